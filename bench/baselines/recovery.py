@@ -12,11 +12,13 @@ usage: bench/baselines/recovery.py [--systems WORDS] [--cases WORDS] [--repeats 
   --repeats  of each case; default: 3. --epochs: of 1,024 images; default: 3. --timeout: of the detection, default: 10 s
   --results  a line of JSON for each run, with versions; runs that are in the file are not repeated, so the command continues
              after an interruption. Default: recovery.jsonl in the build folder. --table: only prints the table of the file
-  --limit    seconds after which a run that makes no step counts as ended; default: 100
+  --limit    seconds after which a run that makes no step counts as ended; default: 100. Ray Train may take 400 s more to its first step
 
-A run starts four workers (three for join), acts after a third of the epochs, and trains to the end. Prints for each case the
-longest time without a step after the event (p50, p95), samples lost and seen twice, steps done again or dropped, and the last loss. The
-time comes from files that all workers write after each step, which this script reads every 5 ms for all systems alike.
+A run starts four workers (three for join), acts after a third of the epochs, and trains to the end. Prints for each case how long
+the job stood still (p50, p95), samples lost and seen twice, steps done again or dropped, and the last loss. The time comes from files
+that all workers write after each step, which this script reads every 5 ms for all systems alike. A job stands still in the first time
+without a step that ends after the event and is longer than three median steps before the event; later ones are noise. If no such time
+is that long, the longest one counts. Each result has the times of all steps, relative to the event.
 
 PyTorch, torchft and Ray (requirements/torchft.txt) come from PyPI into TORCHFT_VENV (default: build/peers/torchft).
 TUTTI_BUILD_DIR is the build folder of tutti (default: build). Exits with 77 if something is missing.
@@ -79,6 +81,20 @@ class Watch:
         return True
 
 
+LONG = 3  # median steps
+
+
+def still(times):
+    """Returns how long a job stood still. times: of its steps, relative to the event. No value if no step followed."""
+    gaps = list(zip(times, times[1:]))
+    before = [b - a for a, b in gaps if b <= 0]
+    after = [b - a for a, b in gaps if b > 0]
+    if not after or not before:
+        return max(after, default=None)
+    usual = statistics.median(before)
+    return next((gap for gap in after if gap > LONG * usual), max(after))
+
+
 def act(case, system, cluster):
     if case == "join":
         system.join(3)
@@ -110,21 +126,23 @@ def run(name, case, args):
     with tempfile.TemporaryDirectory(prefix="race-") as folder, netns_cluster.NetnsCluster(4) as cluster:
         system = recovery_systems.SYSTEMS[name](cluster, Path(folder), args.epochs, args.timeout, BUILD)
         steps = args.epochs * recovery_systems.IMAGES // (4 * recovery_systems.BATCH)
-        watch, begin = Watch(system, args.limit), time.monotonic()
+        watch = Watch(system, args.limit)
         try:
             system.start(range(3 if case == "join" else 4))
-            on = watch.until(steps // 3, begin)
+            on = watch.until(steps // 3, time.monotonic() + system.STARTS)
             if not on or system.ended():
                 return {"system": name, "case": case, "error": f"no {steps // 3} steps: {system.said()[-2000:]}"}
             event = time.monotonic()
             more = idle(system, watch, 2 * steps // 3) if case == "quiet" else {}
             act(case, system, cluster)
             on = watch.until(10**9, event)
-            gaps = [b - a for a, b in zip(watch.times, watch.times[1:]) if b > event]
-            usual = statistics.median(b - a for a, b in zip(watch.times, watch.times[1:]))
-            return {"system": name, "case": case, "still": max(gaps, default=None), "step": usual, "continued": bool(on and gaps),
-                    "finished": system.finished(), "steps": watch.step, **more, **system.audit(),
-                    **({} if on and gaps else {"said": system.said()[-1500:]})}
+            times = [round(t - event, 4) for t in watch.times]
+            usual = statistics.median(b - a for a, b in zip(times, times[1:]))
+            stood = still(times)
+            continued = bool(on and stood is not None)
+            return {"system": name, "case": case, "still": stood, "step": usual, "continued": continued,
+                    "finished": system.finished(), "steps": watch.step, "times": times, **more, **system.audit(),
+                    **({} if continued else {"said": system.said()[-1500:]})}
         finally:
             system.stop()
 
@@ -137,10 +155,10 @@ def percentile(values, share):
 def row(case, name, lines, quiet):
     """A row of the table: all runs of a case with one system."""
     good = [x for x in lines if x.get("continued")]
-    still = [x["still"] for x in good]
+    stood = [still(x["times"]) if "times" in x else x["still"] for x in good]
     if not good:
         return [CASES[case], name, f"0 of {len(lines)}", "-", "-", "-", "-", "-", "-"]
-    times = f"{percentile(still, 0.5):.2f}", f"{percentile(still, 0.95):.2f}"
+    times = f"{percentile(stood, 0.5):.2f}", f"{percentile(stood, 0.95):.2f}"
     sums = ["-" if good[0][key] is None else str(statistics.median(x[key] for x in good)).removesuffix(".0")
             for key in ("lost", "twice", "repeated")]
     loss = statistics.median(x["loss"] for x in good)

@@ -34,9 +34,12 @@ def children(pids):
 
 
 class System:
+    STARTS = 0  # seconds that may pass before the first step, in addition to the limit of all steps
+
     def __init__(self, cluster, folder, epochs, timeout, build):
         self.cluster, self.folder, self.epochs, self.timeout, self.build = cluster, folder, epochs, timeout, build
         self.started, self.out, self.read, self.step = [], open(folder / "output", "wb"), {}, 0
+        self.agents = {}  # of hosts
         (folder / "steps").mkdir()
 
     def launch(self, host, command, **more):
@@ -57,6 +60,15 @@ class System:
         """Returns whether an agent reports success, or all have ended."""
         codes = [p.poll() for _, p in self.started]
         return 0 in codes or None not in codes
+
+    def leave(self, host):
+        """Asks the agent of a host to end in order."""
+        self.agents[host].send_signal(signal.SIGTERM)
+
+    def worker(self, index):
+        """Returns the process of a worker, by the order of ranks."""
+        there = self.workers()
+        return there[sorted(there)[index]]
 
     def finished(self):
         return self.epochs * IMAGES // (4 * BATCH) <= self.step
@@ -113,9 +125,14 @@ class PyTorch(System):
         newest = starts[-1][0] if starts else 0
         return {rank: pid for generation, rank, pid in starts if generation == newest and Path(f"/proc/{pid}").exists()}
 
-    def worker(self, index):
-        there = self.workers()
-        return there[sorted(there)[index]]
+    def torchrun(self, host, options, worker, **more):
+        command = [self.python(self.build), "-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=100", *options,
+                   WORKER, worker, self.folder / "steps", self.epochs, self.timeout]
+        self.agents[host] = self.launch(host, command, GLOO_SOCKET_IFNAME="eth0", **more)
+
+    def start(self, hosts):
+        for host in hosts:
+            self.join(host)
 
     def losses(self):
         steps = {}
@@ -148,24 +165,13 @@ class Torchrun(PyTorch):
     (a checkpoint, loaded after each restart) and rendezvous.html (time-outs). last_call_timeout keeps its default, 30 s."""
     PACKAGES, CONF = ("torch",), ""
 
-    def agent(self, host):
-        command = [self.python(self.build), "-m", "torch.distributed.run", "--nnodes=1:4", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-id=race",
-                   "--rdzv-backend=c10d", f"--rdzv-endpoint={self.cluster.address(0)}:29400", f"--local-addr={self.cluster.address(host)}",
-                   f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt={self.timeout}{self.CONF}",
-                   WORKER, "torchrun", self.folder / "steps", self.epochs, self.timeout]
+    def join(self, host):
         # Without this variable all generations of workers use one store, and new ranks connect to addresses of ended ones:
         # "Gloo connectFullMesh failed ... Connection refused", until --max-restarts.
-        self.agents[host] = self.launch(host, command, GLOO_SOCKET_IFNAME="eth0", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-
-    def start(self, hosts):
-        self.agents = {}
-        for host in hosts:
-            self.agent(host)
-
-    join = agent
-
-    def leave(self, host):
-        self.agents[host].send_signal(signal.SIGTERM)
+        self.torchrun(host, ["--nnodes=1:4", "--rdzv-id=race", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.cluster.address(0)}:29400",
+                             f"--local-addr={self.cluster.address(host)}",
+                             f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt={self.timeout}{self.CONF}"],
+                      "torchrun", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
 
 class TorchrunTuned(Torchrun):
@@ -179,23 +185,14 @@ class Torchft(PyTorch):
     for each host. docs: "heartbeat_timeout_ms" 5000 is the lighthouse's default."""
     PACKAGES = ("torchft-nightly", "torch")
 
-    def agent(self, host):
-        command = [self.python(self.build), "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=1", "--max-restarts=100",
-                   "--master_addr=127.0.0.1", f"--master_port={29600 + host}", WORKER, "torchft", self.folder / "steps", self.epochs, self.timeout]
-        self.agents[host] = self.launch(host, command, GLOO_SOCKET_IFNAME="eth0", REPLICA_GROUP_ID=str(host), NUM_REPLICA_GROUPS="4",
-                                        TORCHFT_LIGHTHOUSE=f"http://{self.cluster.here}:29510")
+    def join(self, host):
+        self.torchrun(host, ["--nnodes=1", "--master_addr=127.0.0.1", f"--master_port={29600 + host}"], "torchft", REPLICA_GROUP_ID=str(host),
+                      NUM_REPLICA_GROUPS="4", TORCHFT_LIGHTHOUSE=f"http://{self.cluster.here}:29510")
 
     def start(self, hosts):
-        self.agents = {}
         self.lighthouse = self.launch(None, [Path(self.python(self.build)).parent / "torchft_lighthouse", "--bind", "[::]:29510", "--min_replicas", 1,
                                              "--quorum_tick_ms", 100, "--join_timeout_ms", 10000, "--heartbeat_timeout_ms", 1000 * self.timeout])
-        for host in hosts:
-            self.agent(host)
-
-    join = agent
-
-    def leave(self, host):
-        self.agents[host].send_signal(signal.SIGTERM)
+        super().start(hosts)
 
     def ended(self):
         codes = [p.poll() for p in self.agents.values()]
@@ -225,13 +222,17 @@ class Torchft(PyTorch):
 class Ray(PyTorch):
     """docs.ray.io/en/latest/train/user-guides/elastic-training.html (a range of workers, max_failures) and
     fault-tolerance.html, checkpoints.html (report() with a checkpoint). The interval of resizes, 60 s by default, and the
-    health checks of nodes have the time-out of this race."""
-    PACKAGES = ("ray", "torch")
+    health checks of nodes have the time-out of this race. Ray Train needs minutes to its first step on two cores: each host
+    has an agent of several processes, and the controller, the workers' actors and their imports of PyTorch start one after the
+    other (37 s for the actors and 67 s for their context were measured)."""
+    PACKAGES, STARTS = ("ray", "torch"), 400
 
     def start(self, hosts):
-        self.nodes, self.more = {}, {"RAY_TRAIN_V2_ENABLED": "1", "RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "1000",
-                                     "RAY_health_check_failure_threshold": str(self.timeout), "RAY_health_check_initial_delay_ms": "1000",
-                                     "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "PYTHONPATH": f"{HERE}:{HERE.parents[1] / 'tests' / 'golden'}", "RAY_ADDRESS": f"{self.cluster.here}:6379"}
+        # The function of the workers is sent to them without its module, so they find what it imports by PYTHONPATH.
+        self.more = {"RAY_TRAIN_V2_ENABLED": "1", "RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "1000",
+                     "RAY_health_check_failure_threshold": str(self.timeout), "RAY_health_check_initial_delay_ms": "1000",
+                     "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ADDRESS": f"{self.cluster.here}:6379",
+                     "PYTHONPATH": f"{HERE}:{HERE.parents[1] / 'tests' / 'golden'}"}
         self.bin = Path(self.python(self.build)).parent
         common = ["--object-store-memory=100000000", "--disable-usage-stats", "--block"]
         self.common = common
@@ -240,12 +241,12 @@ class Ray(PyTorch):
         self.wait_for(self.head, 1)
         for number, host in enumerate(hosts):  # one after the other: ray start fails if a node needs more than 30 s
             self.join(host)
-            self.wait_for(self.nodes[host], number + 2)
+            self.wait_for(self.agents[host], number + 2)
         self.driver = self.launch(None, [self.python(self.build), WORKER, "ray", self.folder / "steps", self.epochs, self.timeout],
                                   **self.more)
 
     def join(self, host):
-        self.nodes[host] = self.launch(host, [self.bin / "ray", "start", f"--address={self.cluster.here}:6379", "--num-cpus=1",
+        self.agents[host] = self.launch(host, [self.bin / "ray", "start", f"--address={self.cluster.here}:6379", "--num-cpus=1",
                                               f"--node-ip-address={self.cluster.address(host)}", *self.common], GLOO_SOCKET_IFNAME="eth0", **self.more)
 
     def wait_for(self, process, count):
@@ -254,9 +255,6 @@ class Ray(PyTorch):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError("ray start: " + self.said()[-2000:])
             time.sleep(0.1)
-
-    def leave(self, host):
-        self.nodes[host].send_signal(signal.SIGTERM)
 
     def ended(self):
         return self.driver.poll() is not None
@@ -310,10 +308,6 @@ class Tutti(System):
                 if netns_cluster.runs(pid, self.program) and b"TUTTI_ROLE=worker" in words and b"TUTTI_ASK=launch" not in words:
                     found.update({int(w[11:]): pid for w in words if w.startswith(b"TUTTI_RANK=")})
         return found
-
-    def worker(self, index):
-        there = self.workers()
-        return there[sorted(there)[index]]
 
     def audit(self):
         """tutti-check-audit counts. The audit does not show an interrupted step, in which no worker has updated its weights."""

@@ -5,6 +5,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -42,6 +43,15 @@ class Goodput(unittest.TestCase):
             with self.assertRaisesRegex(goodput.TooShort, "expected time for at least 4 steps, got 0.01"):
                 goodput.measured(steps, 0.01)
         self.assertEqual(goodput.measured([(0.0, 1), (1.0, 2), (2.0, 3), (3.0, 4)], 1), [(2.0, 3), (3.0, 4)])
+
+    def test_wrong_trace_names_its_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace.json"
+            trace.write_text('{"metadata": {"gap_seconds": 300},\n "data": [4,\n  -1]}\n')
+            done = subprocess.run([sys.executable, ROOT / "bench/baselines/goodput.py", "--trace", trace], text=True, capture_output=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(f"goodput.py: [{trace} line 3] expected ", done.stderr)
+        self.assertIn("got -1", done.stderr)
 
     def test_options(self):
         for wrong, why in ((["--scale", "0"], "expected numbers above 0"), (["--scale", "nan"], "expected numbers above 0"),

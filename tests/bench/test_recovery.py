@@ -14,6 +14,7 @@ sys.dont_write_bytecode = True
 ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path[:0] = [str(ROOT / "bench" / "baselines"), str(ROOT / "tests" / "hosts")]
 import netns_cluster  # noqa: E402
+import recovery  # noqa: E402
 import recovery_systems  # noqa: E402
 from recovery_worker import IMAGES  # noqa: E402
 
@@ -55,6 +56,29 @@ class Audit(unittest.TestCase):
         self.assertEqual((found["lost"], found["twice"], found["repeated"]), (8, 0, 1))
 
 
+class Still(unittest.TestCase):
+    BEFORE = [-0.45, -0.35, -0.25, -0.15, -0.05]
+
+    def still(self, *after):
+        return round(recovery.still([*self.BEFORE, *after]), 6)
+
+    def test_gap_that_contains_the_event(self):
+        self.assertEqual(self.still(2.0, 2.1, 2.2), 2.05)
+        self.assertEqual(self.still(2.0, 2.1, 9.0), 2.05)  # the job stands still for another reason later
+
+    def test_gap_that_follows_from_the_event(self):
+        # A host that joins is ready after a few steps.
+        self.assertEqual(self.still(0.05, 0.15, 0.75, 0.85, 2.0), 0.6)
+
+    def test_no_long_gap(self):
+        self.assertEqual(self.still(0.05, 0.15, 0.4, 0.5), 0.25)
+
+    def test_no_step_after_the_event(self):
+        self.assertIsNone(recovery.still(self.BEFORE))
+        self.assertIsNone(recovery.still([]))
+        self.assertEqual(recovery.still([-0.5, 1.5]), 2.0)
+
+
 class Program(unittest.TestCase):
     def call(self, *options, code=0):
         done = subprocess.run([sys.executable, RACE, *map(str, options)], text=True, capture_output=True, timeout=600, check=False)
@@ -71,7 +95,9 @@ class Program(unittest.TestCase):
             self.assertIn("no runs", self.call("--table", "--results", file, code=1).stderr)
             calm = {**GOOD, "case": "quiet", "loss": 1.5, "processor": {"steps": 10, "seconds": 2.0, "workers": 1.0, "others": 0.1}}
             ended = {**GOOD, "still": None, "continued": False, "finished": False}
-            file.write_text("".join(json.dumps(x) + "\n" for x in (calm, GOOD, {**GOOD, "still": 0.75}, ended)))
+            # The times of steps count, not the number that was computed from them.
+            timed = {**GOOD, "still": 9.0, "times": [-0.3, -0.2, -0.1, 0.65, 0.75, 9.75]}
+            file.write_text("".join(json.dumps(x) + "\n" for x in (calm, GOOD, timed, ended)))
             out = self.call("--table", "--results", file).stdout
         self.assertRegex(out, r"SIGKILL of the last rank \| +tutti \| +2 of 3 \| +0.[27]5 \| +0.75 \| +0 \| +3 \| +- \| +2.000 \(\+0.500\) \|")
         self.assertRegex(out, r"\| tutti +\| +100 \| +100.0 \| +10.0 \| +5.0 \|")
@@ -86,6 +112,8 @@ class Program(unittest.TestCase):
             line = json.loads((Path(folder) / "results").read_text())
             self.assertTrue(line["continued"] and line["finished"], line)
             self.assertEqual((line["lost"], line["twice"]), (0, 0), line)
+            self.assertEqual(recovery.still(line["times"]), line["still"])
+            self.assertTrue(line["times"][0] < 0 < line["times"][-1], line)
             self.assertNotIn("tutti killed0", self.call(*options).stderr)  # the run is in the file
 
 
