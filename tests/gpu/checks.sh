@@ -3,11 +3,9 @@
 # file.
 # shellcheck shell=bash disable=SC2154
 
-# Lists the test programs that call the CUDA backend or NCCL, except those that emulate a GPU or its driver.
-cuda_tests() {
-  (cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA|built_backends.hpp' ./*/test_*.cpp | sed 's|^\./||' |
-    while read -r f; do grep -qE 'cuda_emulator|emulated_cuda|TUTTI_STAND_IN' "$f" || echo "$f"; done)
-}
+# Lists the test programs with cases that need a GPU. The names of these cases begin with "gpu: ", and only they run here:
+# the others need no GPU, and would take a minute of it.
+cuda_tests() { (cd "$root/tests" && grep -l 'TEST_CASE("gpu: ' ./*/test_*.cpp | sed 's|^\./||'); }
 target_of() { echo "tests_$(dirname "$1")_$(basename "$1" .cpp)"; }
 program_of() { echo "$build/tree/tests/$(dirname "$1")/$(basename "$1" .cpp)"; }
 
@@ -18,7 +16,7 @@ step_describe() {
   note "$file: compare with tests/backends/devices; where they differ, replace that file and run test_cudnn_plans"
 }
 
-# Runs all test programs, or only $test_cases of them, and adds up their cases. doctest prints "test cases: 9 | 8 passed
+# Runs the cases of the test programs that need a GPU, or only $test_cases, and adds them up. doctest prints "test cases: 9 | 8 passed
 # | 1 failed".
 run_tests() {
   local program passed=0 failed=0 skipped=0 status=0 text any=false code
@@ -29,13 +27,14 @@ run_tests() {
       continue
     fi
     any=true
-    text=$(cd "$root" && limited "$program" --no-colors ${test_cases:+--test-case="$test_cases"} 2>&1)
+    text=$(cd "$root" && limited "$program" --no-colors --test-case="${test_cases:-gpu: *}" 2>&1)
     code=$?
     echo "$text"
     ((code == 0)) || status=$code
     passed=$((passed + $(sed -nE 's/.*test cases: .*\| +([0-9]+) passed.*/\1/p' <<<"$text" | tail -n 1 | grep . || echo 0)))
     failed=$((failed + $(sed -nE 's/.*test cases: .*\| +([0-9]+) failed.*/\1/p' <<<"$text" | tail -n 1 | grep . || echo 0)))
     skipped=$((skipped + $(grep -c '^SKIP: ' <<<"$text")))
+    line "$(basename "$program"): status $code, $(grep -E 'test cases:' <<<"$text" | tail -n 1)"
   done
   $any || return 1
   note "$passed cases passed, $failed failed, $skipped of these skipped."
@@ -45,12 +44,12 @@ programs_matching() { cuda_tests | grep -E "$1" | while read -r f; do program_of
 
 step_libraries() {
   local list
-  mapfile -t list < <(programs_matching '^backends/test_(cuda_libraries|cudnn|cublas|plan_store)\.cpp$')
+  mapfile -t list < <(programs_matching '^backends/test_cuda_libraries\.cpp$')
   run_tests "${list[@]}"
 }
 step_conformance() {
   local list
-  mapfile -t list < <(programs_matching '^(engine|backends|train|graph)/' | grep -vE '/test_(cuda_libraries|cudnn|cublas|plan_store|nccl.*)$')
+  mapfile -t list < <(programs_matching '^(engine|backends|train|graph)/' | grep -vE '/test_(cuda_libraries|nccl.*)$')
   [[ ${#list[@]} -gt 0 ]] || { note "no test program of the cuda backend" && return 1; }
   run_tests "${list[@]}"
 }
@@ -58,8 +57,6 @@ step_golden() {
   local list
   mapfile -t list < <(programs_matching '^golden/')
   [[ ${#list[@]} -gt 0 ]] || { note "no golden test names the cuda backend" && return 77; }
-  # Leaves out the test cases of the CPU backends, which take minutes.
-  local test_cases="gpu: *"
   run_tests "${list[@]}"
 }
 step_nccl() {
@@ -72,7 +69,7 @@ step_nccl() {
 step_sanitizer() {
   local tool sanitizer status=0 code half=$(($(step_left) / 2 - 3))
   local program=$build/tree/examples/train_cifar10
-  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  sanitizer=$(tool compute-sanitizer)
   [[ -x $program ]] || { note "train_cifar10 was not built" && return 1; }
   # Stores plans and kernels before the sanitizer runs: a process spends most of its time on making them, and the
   # sanitizer slows that down.

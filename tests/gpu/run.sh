@@ -4,19 +4,22 @@
 usage() {
   cat <<'EOF'
 usage: tests/gpu/run.sh [--list] [--only STEP,STEP] [--data FOLDER] [--minutes 8] HEADERS_DIR
+       tests/gpu/run.sh --prebuilt [other options]
 
-  HEADERS_DIR   folder with doctest/doctest.h, CLI/CLI.hpp, Eigen/Core (or eigen3/Eigen/Core) and Google Benchmark's
-                source in benchmark/; what is missing leaves out what needs it
+  HEADERS_DIR   folder with doctest/doctest.h, CLI/CLI.hpp, Eigen/Core (or eigen3/Eigen/Core), stb/stb_image.h (decodes
+                JPEGs) and Google Benchmark's source in benchmark/; what is missing leaves out what needs it
+  --prebuilt    runs the programs that are in $TUTTI_GPU_BUILD/tree, and builds none
   --list        prints the steps, and which of them would be skipped here and why; runs nothing
   --only        only these steps
   --data        folder of the CIFAR-10 files for the run on real data: the binary version, or train.rec and val.rec
-                (cifar10_train.rec, cifar10_val.rec) with JPEGs, which take a third of the room (docs/reference/gpu.md);
+                (cifar10_train.rec, cifar10_val.rec) with JPEGs, which take a third of the room (docs/reference/gpu.md),
+                also as .rec.xz;
                 without it the images are synthetic
   --minutes     everything ends within so many minutes
 
 Needs g++, CMake, the CUDA toolkit with cuDNN and NCCL (or pip's nvidia-* packages), and PyTorch for the comparison. No
-network, no MPI, no oneDNN. Writes three files to $OUT (default: build/gpu/out): table.txt, device.json, the description
-of the GPU, and logs.tar.gz. Builds in $TUTTI_GPU_BUILD (default: build/gpu). Steps come in the order of their worth,
+network, no MPI, no oneDNN. Writes four files to $OUT (default: build/gpu/out): lines.txt, to which each result is added as
+soon as it is known; table.txt; device.json, the description of the GPU; and logs.tar.gz. Builds in $TUTTI_GPU_BUILD (default: build/gpu). Steps come in the order of their worth,
 since the time may end first. A step that fails is named, and the others go on; the table is the last thing printed.
 Exit status: 0, or 1 where a step failed.
 EOF
@@ -27,11 +30,12 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${TUTTI_GPU_BUILD:-$root/build/gpu}
 out=${OUT:-$build/out}
 logs=$build/logs
-list=false only="" data="" minutes=8 headers=""
+list=false only="" data="" minutes=8 headers="" prebuilt=false
 while [[ $# -gt 0 ]]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
     --list) list=true ;;
+    --prebuilt) prebuilt=true ;;
     --only | --data | --minutes)
       [[ $# -gt 1 ]] || { echo "run.sh: a value is missing after $1" >&2; exit 2; }
       case $1 in
@@ -46,7 +50,7 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 [[ $minutes =~ ^[0-9]+$ && $minutes -gt 0 ]] || { echo "run.sh: --minutes wants a number, got '$minutes'" >&2; exit 2; }
-if [[ -z $headers ]] && ! $list; then
+if [[ -z $headers ]] && ! $list && ! $prebuilt; then
   echo "run.sh: HEADERS_DIR is missing" >&2
   usage >&2
   exit 2
@@ -59,11 +63,11 @@ fi
 # name | maximum seconds | what the step needs | what the step does
 steps=(
   "configure|60|compiler|CMake finds the toolkit, cuDNN, NCCL and the headers"
-  "torch|0|gpu torch|PyTorch compiles its nets in the background, and measures when it is their turn"
   "build|200|compiler|the programs and tests of the CUDA parts, with g++"
   "describe|20|gpu|the GPU's description for cuDNN, as tests/backends/devices keeps such"
   "conformance|90|gpu doctest|every op in every precision beside the reference backend"
-  "step|170|gpu|images a second of whole training steps, by turns with PyTorch"
+  "step|170|gpu|images a second of whole training steps"
+  "torch|240|gpu torch|the same steps of PyTorch: eager, then compiled; each result is kept at once"
   "fusion|150|gpu|batch norm within convolutions or not, plans timed"
   "cifar10|75|gpu cli|the fast CIFAR-10 recipe, twice, and the same in PyTorch; without --data a short synthetic run"
   "first-step|30|gpu cli|a process with stored plans, from its start to the first trained step"
@@ -82,25 +86,8 @@ python=$(command -v python3 || true)
 gpus() { nvidia-smi -L 2>/dev/null | grep -c "^GPU "; }
 has_gpu() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep "^GPU " >/dev/null; }
 has_torch() { [[ -n $python ]] && "$python" -c 'import torch, torchvision' >/dev/null 2>&1; }
-# Finds the folder of a header of CUDA's libraries, in the toolkit or in a package of pip.
-pip_folders=()
-if [[ -n $python ]]; then
-  mapfile -t pip_folders < <("$python" - <<'EOF' 2>/dev/null
-import glob, os, sys
-for p in sys.path:
-    for d in sorted(glob.glob(os.path.join(p, "nvidia", "*"))):
-        if os.path.isdir(d):
-            print(d)
-EOF
-  )
-fi
-header_folder() {
-  local d
-  for d in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda "${pip_folders[@]}" /usr; do
-    [[ -n $d && -f $d/include/$1 ]] && { echo "$d/include"; return 0; }
-  done
-  return 1
-}
+source "$root/tests/gpu/toolkit.sh"
+find_pip_folders "$python"
 # lack REQUIREMENT: prints why a requirement of a step is missing, or an empty text if it is not.
 lack() {
   case $1 in
@@ -110,9 +97,9 @@ lack() {
     doctest) [[ -z $headers || -f $headers/doctest/doctest.h ]] || echo "no $headers/doctest/doctest.h" ;;
     benchmark) [[ -z $headers || -f $headers/benchmark/CMakeLists.txt ]] || echo "no $headers/benchmark/CMakeLists.txt" ;;
     cli) [[ -z $headers || -f $headers/CLI/CLI.hpp ]] || echo "no $headers/CLI/CLI.hpp" ;;
-    nccl) header_folder nccl.h >/dev/null || echo "no nccl.h" ;;
-    ncu) have ncu || [[ -x /usr/local/cuda/bin/ncu ]] || echo "no ncu (Nsight Compute)" ;;
-    sanitizer) have compute-sanitizer || [[ -x /usr/local/cuda/bin/compute-sanitizer ]] || echo "no compute-sanitizer" ;;
+    nccl) $prebuilt || header_folder nccl.h >/dev/null || echo "no nccl.h" ;;
+    ncu) tool ncu >/dev/null || echo "no ncu (Nsight Compute)" ;;
+    sanitizer) tool compute-sanitizer >/dev/null || echo "no compute-sanitizer" ;;
   esac
 }
 field() { cut -d'|' -f"$2" <<<"$1"; }
@@ -136,15 +123,19 @@ fi
 start=$SECONDS
 end=$((start + minutes * 60 - 10)) # leaves time for the table
 mkdir -p "$out" "$build"
-rm -rf "$logs" && mkdir -p "$logs"
+rm -rf "$logs" "$out/lines.txt" && mkdir -p "$logs"
 log() { echo "$logs/$1.log"; }
 rows=() results=() failures=0
-row() { rows+=("$1|$2|$3|$4"); } # name, result, result of PyTorch, target
+# Each result is a line of a file at once: if the machine goes away, the results so far remain.
+line() { echo "$((SECONDS - start)) s: $*" >>"$out/lines.txt"; }
+row() { # name, result, result of PyTorch, target
+  rows+=("$1|$2|$3|$4")
+  line "$1: $2${3:+, PyTorch: $3}"
+}
 left() { echo $((end - SECONDS)); }
 
 report() {
   trap - EXIT
-  [[ -z ${torch_pid:-} ]] || end_torch
   {
     echo
     echo "steps"
@@ -193,6 +184,7 @@ run_step() {
   ((step_end <= end)) || step_end=$end
   "step_${name//-/_}" >"$(log "$name")" 2>&1
   status=$?
+  line "step $name ended with $status after $((SECONDS - begin)) s: $(tr '\n|' ' /' <"$note_file")"
   note=$(head -c 300 "$note_file" | tr '\n|' ' /')
   rm -f "$note_file"
   case $status in
@@ -218,22 +210,6 @@ at_most() {
   ((seconds > 0)) || return 124
   timeout --kill-after=5 "$seconds" "${@:2}"
 }
-# PyTorch compiles with all cores and tries its kernels on the GPU, so timings start after it has finished.
-torch_waits=60
-quiet() {
-  [[ -n ${torch_pid:-} ]] || return 0
-  local until=$((SECONDS + torch_waits))
-  while kill -0 "$torch_pid" 2>/dev/null && [[ ! -e $logs/torch.ready ]] && ((SECONDS < until && $(step_left) > 5)); do sleep 0.5; done
-  [[ ! -e $logs/torch.ready ]] && kill -0 "$torch_pid" 2>/dev/null || return 0
-  note "PyTorch was still compiling, and was ended."
-  end_torch
-}
-end_torch() {
-  # PyTorch and its compilers are in one process group.
-  kill -- "-$torch_pid" 2>/dev/null || kill "$torch_pid" 2>/dev/null
-  torch_pid=
-}
-
 # --- The steps.
 step_configure() {
   # Makes packages for CMake from plain folders.
@@ -271,17 +247,19 @@ EOF
       note "Google Benchmark was not built."
     fi
   fi
-  for part in nvrtc cublasLt cudnn; do
-    folder=$(header_folder $part.h) && arguments+=("-DCUDAdnn_${part}_INCLUDE_DIR=$folder")
-  done
-  folder=$(header_folder nccl.h) && arguments+=("-DNCCL_INCLUDE_DIR=$folder")
+  # stb decodes JPEGs, which are the smallest form of CIFAR-10.
+  [[ -f $headers/stb/stb_image.h ]] && arguments+=("-Dstb_INCLUDE_DIR=$headers")
+  local cuda
+  mapfile -t cuda < <(cuda_arguments)
+  [[ ${#cuda[@]} -gt 0 ]] || note "no CUDA headers and runtime in: $(cuda_roots | tr '\n' ' ')"
+  arguments+=(${cuda[@]+"${cuda[@]}"})
   have ninja && arguments+=(-G Ninja)
   limited cmake -S "$root" -B "$build/tree" "${arguments[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ \
     -DCMAKE_PREFIX_PATH="$packages" -DCMAKE_FIND_PACKAGE_NO_PACKAGE_REGISTRY=ON -DTUTTI_BUILD_TESTS=ON \
     -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_INSTALL=OFF -DCMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON \
     -DCMAKE_DISABLE_FIND_PACKAGE_MPIC=ON || return
   grep -qE "component cuda: " "$(log configure)" || { note "no component cuda: the toolkit or cuDNN was not found" && return 1; }
-  grep -E "component (cuda|nccl|eigen):" "$(log configure)" | sed 's/.*component //' | while read -r lib; do note "$lib."; done
+  grep -E "component (cuda|nccl|eigen|stb):" "$(log configure)" | sed 's/.*component //' | while read -r lib; do note "$lib."; done
 }
 
 step_build() {
@@ -306,9 +284,14 @@ source "$root/tests/gpu/measures.sh"
 for folder in ${pip_folders[@]+"${pip_folders[@]}"}; do
   [[ -d $folder/lib ]] && export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 done
+# Programs find the other libraries of a toolkit that only nvcc's place names.
+if [[ -z ${CUDA_HOME:-} ]] && have nvcc; then
+  CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+  export CUDA_HOME
+fi
 # This run has a new cache of plans and kernels, so that it measures a first start.
 export XDG_CACHE_HOME=$build/cache
 rm -rf "$XDG_CACHE_HOME"
 mkdir -p "$XDG_CACHE_HOME"
-torch_pid=
+if $prebuilt; then steps=("${steps[@]:2}"); fi
 for s in "${steps[@]}"; do run_step "$s"; done

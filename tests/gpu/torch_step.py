@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Measures whole training steps of PyTorch, for comparison with bench/step. Prints a JSON line for each net and way to
-run it.
+run it as soon as it is measured, so that a run that is cut short has results.
 
-Compiles first, and then waits for the file --go, so that the compilation does not disturb other timings. Synthetic images
-on the device, channels last, autocast (in f16 with a scaler of gradients), SGD with momentum in one fused kernel.
+Measures all nets in eager mode first: a compilation takes up to a minute. Synthetic images on the device, channels last,
+autocast (in f16 with a scaler of gradients), SGD with momentum in one fused kernel.
 """
 import argparse
 import json
-import os
 import sys
 import time
 
@@ -64,39 +63,27 @@ class Run:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ready", help="file to write when everything is compiled")
-    parser.add_argument("--go", help="file to wait for before anything is measured")
     parser.add_argument("--until", type=float, default=float("inf"), help="end of the time there is, in seconds of Unix time")
     parser.add_argument("--seconds", type=float, default=4)
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    runs = []
-    for name, size, classes, batch, precision, modes in NETS:
-        for mode in modes:
+    print(f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}", file=sys.stderr, flush=True)
+    for mode in ("eager", "compile", "reduce-overhead"):
+        for name, size, classes, batch, precision, modes in NETS:
+            if mode not in modes:
+                continue
+            if time.time() + args.seconds > args.until:
+                print(f"no time is left for {name} {batch} {precision} {mode}", file=sys.stderr, flush=True)
+                continue
             try:
                 run = Run(name, size, classes, batch, precision, mode)
-                for _ in range(3):
-                    run.step()
-                torch.cuda.synchronize()
-                torch.cuda.empty_cache()  # because other nets and tutti use the same GPU's memory
-                runs.append(run)
+                speed = run.measure(args.seconds)
+                print(json.dumps({"system": f"PyTorch {torch.__version__}", "model": name, "precision": precision,
+                                  "batch": batch, "mode": mode, "images_per_second": round(speed, 1)}), flush=True)
             except Exception as e:  # the remaining nets still run
                 print(f"{name} {batch} {precision} {mode}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
-            if args.go and os.path.exists(args.go):
-                break
-    if args.ready:
-        with open(args.ready, "w") as f:
-            f.write("ready\n")
-    while args.go and not os.path.exists(args.go) and time.time() < args.until:
-        time.sleep(0.2)
-    for run in runs:
-        if time.time() + args.seconds > args.until:
-            print("no time is left", file=sys.stderr)
-            break
-        speed = run.measure(args.seconds)
-        torch.cuda.empty_cache()
-        print(json.dumps({"system": f"PyTorch {torch.__version__}", "model": run.name, "precision": run.precision, "batch": run.batch,
-                          "mode": run.mode, "images_per_second": round(speed, 1)}), flush=True)
+            run = None
+            torch.cuda.empty_cache()  # the next net needs the memory
 
 
 if __name__ == "__main__":
