@@ -306,9 +306,10 @@ TABLES = [
     ("lost-worker-blocks-servers", SERVER, "over_ = members_.done();", ";"),
     ("push-is-added-twice", SERVER, "} else if (table_.has(*c, f.worker)) {",
      "} else if (!PLANTED && table_.has(*c, f.worker)) {"),
-    ("answers-of-old-sessions", SERVER, "|| m.session != f->session ||", "|| (!PLANTED && m.session != f->session) ||"),
-    ("old-generation-is-summed", SERVER, "f->generation != o_.generation ||",
-     "(!PLANTED && f->generation != o_.generation) ||"),
+    # A connection belongs to one session and one generation, so a server needs no check of both in each frame.
+    ("rank-joins-twice", SERVER,
+     'if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " has joined already";', ";"),
+    ("first-goodbye-ends-servers", SERVER, "over_ = members_.done();", "over_ = true;"),
 ]
 
 # Faults of hosts and of the launcher's supervision of them.
@@ -342,7 +343,8 @@ SEPARATE = [
     ("tables", "pushes-are-not-saved", OWNED, "{w.done.begin(), w.done.end()}});", "{}});"),
     ("tables", "session-is-not-saved", OWNED, "workers_[i].session = w.session;", ""),
     ("tables", "steps-are-not-restored", OWNED, "workers_[i].its_step = w.its_step;", ""),
-    ("tables", "lost-worker-is-awaited", OWNED, "workers_[worker].there = false;\n    release();", "release();"),
+    # Both lines, because either one is enough.
+    ("tables", "lost-worker-is-awaited", OWNED, "workers_[worker].there = false;", ";"),
     ("tables", "leaving-releases-nothing", OWNED, "workers_[worker].there = false;\n    release();",
      "workers_[worker].there = false;"),
     ("tables", "part-is-updated-late", WEIGHTS, "p.end = (f.offset + f.bytes) / unit;",
