@@ -5,10 +5,11 @@
   tests/simulation/planted.py [--only NAME[,NAME...]] [--list] [--seeds 1000] [--jobs J] [--build FOLDER] [--again]
 
 Compiles each scenario once, with all of its faults (planted_faults.py) in copies of the files; TUTTI_PLANTED, the name
-of a fault, plants it in a process. A few faults have programs of their own; those of `hosts` need the targets
-tutti_tools_launch and tutti_compiled_core in FOLDER. Then runs seeds until one fails, and prints a table. FOLDER/planted/found.json
-stores the results, so a run that was stopped continues when it is started again; --again: forgets them. Exits with 1 if
-a fault of a scenario that exists was not found, or if a text to change is not in its file.
+of a fault, plants it in a process. A few faults have programs of their own; `hosts` needs the targets
+tutti_tools_launch, tutti_tools_command_line and tutti_compiled_core in FOLDER. Then runs seeds until one fails, and
+prints a table. FOLDER/planted/found.json stores the results, so a run that was stopped continues when it is started
+again; --again: forgets them. Exits with 1 if a fault of a scenario that exists was not found, or if a text to change is
+not in its file.
 """
 import argparse
 import concurrent.futures
@@ -82,7 +83,8 @@ def compile_program(scenario, folder, build):
     sources = [ROOT / "tests" / "simulation" / f"{scenario}.cpp", *sorted(overlay.glob("tools/**/*.cpp"))]
     libraries = []
     if scenario == "hosts":  # the linker takes a changed file in place of the library's
-        libraries = [build / "tools" / "libtutti_tools_launch.a", build / "libtutti_compiled_core.a"]
+        libraries = [*(build / "tools" / f"libtutti_tools_{name}.a" for name in ("launch", "command_line")),
+                     build / "libtutti_compiled_core.a"]
     elif not (overlay / verdict).exists():
         sources.append(ROOT / verdict)
     subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, "-I", overlay, "-I", ROOT / "include", "-I", ROOT, "-I",

@@ -310,6 +310,32 @@ TABLES = [
     ("rank-joins-twice", SERVER,
      'if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " has joined already";', ";"),
     ("first-goodbye-ends-servers", SERVER, "over_ = members_.done();", "over_ = true;"),
+    # Faults that the code had once.
+    ("new-clock-is-too-low", OWNED, "        correct_clocks(w);", ";"),
+    # Others.
+    ("repeated-push-is-applied", OWNED, "!repeated && f.operation == Operation::apply", "f.operation == Operation::apply"),
+    ("pushes-are-not-saved", OWNED, "w.origin, {w.done.begin(), w.done.end()}});",
+     "w.origin, {PLANTED ? w.done.end() : w.done.begin(), w.done.end()}});"),
+    ("session-is-not-saved", OWNED, "workers_[i].session = w.session;", ";"),
+    ("steps-are-not-restored", OWNED, "workers_[i].its_step = w.its_step;", ";"),
+    # Without both lines that forget the worker, because either one is enough.
+    ("lost-worker-is-awaited", OWNED, "drop(worker);\n    workers_[worker].there = false;\n    release();",
+     "assigner_.leave(worker); std::erase_if(waiting_, [&](const Frame& f) { return f.worker == worker; }); release();"),
+    ("leaving-releases-nothing", OWNED, "workers_[worker].there = false;\n    release();",
+     "workers_[worker].there = false;"),
+    ("part-is-updated-late", WEIGHTS, "p.end = (f.offset + f.bytes) / unit;",
+     "p.end = (f.offset + f.bytes) / unit - (f.bytes > 256 ? 16 : 0);"),
+    ("restore-forgets-steps", WEIGHTS, "    steps_ = from.steps;", ";"),
+    ("answer-before-all", SUMS, "return ++c.count == workers_;", "return ++c.count + 1 >= workers_;"),
+    ("first-worker-is-not-added", SUMS, "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};",
+     "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes / 2 + 2};"),
+    ("unanswered-is-not-repeated", WORKER, "if (p.server == s && !p.answered) p.sent = false;", ";"),
+    ("unanswered-bytes-stay", WORKER, "    unanswered_[static_cast<std::size_t>(s)] = 0;", ";"),
+    ("servers-are-not-looked-for", WORKER, "look_for_servers();", ";"),
+    ("done-is-too-high", WORKER, "if (job->request.operation != Operation::offer_window) return job->round;", ";"),
+    ("old-server-is-greeted-once", PS + "worker/disconnected_servers.hpp", "    server.greeted = false;", ";"),
+    ("ended-worker-is-awaited", SERVER, "over_ = !o_.members && members_.done_or_lost();\n      return;", "return;"),
+    ("give-up-is-not-told", SERVER, "tell(FrameKind::give_up, expected + '\\0' + got, round, without);", ";"),
 ]
 
 # Faults of hosts and of the launcher's supervision of them.
@@ -323,51 +349,24 @@ HOSTS_FAULTS = [
      "::fcntl(io::Descriptor(::open(file.c_str(), O_RDWR)).get(), F_OFD_SETLK, &lock) != 0"),
     # Try longer to make a job's folder while other agents of a busy machine remove it
     ("race-of-job-folders", JOB_FOLDERS, "const bool gone = error", "const bool gone = !PLANTED && error"),
+    # Faults that the code had once.
+    ("old-rename-counts", HOSTS_FILE, "whole_ = (event.mask & IN_MOVED_TO) != 0;",
+     "whole_ = whole_ || (event.mask & IN_MOVED_TO) != 0;"),
+    ("half-edit-is-read", HOSTS_FILE, "if (changes() || whole_) continue;", ";"),
+    ("added-host-is-lost", ADDED_HOSTS, "if (lock.get() >= 0) (void)::flock(lock.get(), LOCK_EX);", ";"),
+    ("folder-is-removed-meanwhile", "tools/launch/host/job_state.hpp",
+     "if (!removed || tries == most_tries_to_make_folder) throw;", "throw;"),
+    ("folder-above-is-removed", JOB_FOLDERS, "gone && ++tries < most_tries_to_make_folder", "false"),
+    # Others.
+    ("hosts-are-never-whole", HOSTS_FILE, "seconds_since(since) < 1", "seconds_since(since) <= 1e9"),
+    ("second-is-too-short", HOSTS_FILE, "seconds_since(since) < 1", "seconds_since(since) < 0.3"),
+    ("problem-is-repeated", HOSTS_FILE, "std::exchange(said_, update.problem) == update.problem", "false"),
+    ("files-of-running-launcher-go", JOB_FOLDERS, "if (Clock::now() >= end) return;", "if (Clock::now() >= end) break;"),
+    ("files-of-lost-launcher-stay", "tools/launch/job/job_folder.cpp",
+     'for (const auto& folder : job_folders("")) remove_files_of_lost_launcher(folder);', ";"),
+    ("record-is-torn", JOB_FOLDERS, "const fs::path aside = io::aside_path(path);",
+     "const fs::path aside = PLANTED ? path : io::aside_path(path);"),
 ]
 
-# Faults of tables and hosts that are compiled one by one. A scenario stands before the name.
-SEPARATE = [
-    # Faults that the code had once.
-    ("tables", "new-clock-is-too-low", OWNED, "        correct_clocks(w);\n", ""),
-    ("hosts", "old-rename-counts", HOSTS_FILE, "whole_ = (event.mask & IN_MOVED_TO) != 0;",
-     "whole_ = whole_ || (event.mask & IN_MOVED_TO) != 0;"),
-    ("hosts", "half-edit-is-read", HOSTS_FILE, "if (changes() || whole_) continue;", ""),
-    ("hosts", "added-host-is-lost", ADDED_HOSTS, "if (lock.get() >= 0) (void)::flock(lock.get(), LOCK_EX);", ""),
-    ("hosts", "folder-is-removed-meanwhile", "tools/launch/host/job_state.hpp", "if (!removed || tries == most_tries_to_make_folder) throw;",
-     "throw;"),
-    ("hosts", "folder-above-is-removed", JOB_FOLDERS, "if (gone && ++tries < most_tries_to_make_folder) {",
-     "if (false) {"),
-    # Others.
-    ("tables", "repeated-push-is-applied", OWNED, "if (!repeated && f.operation == Operation::apply) apply",
-     "if (f.operation == Operation::apply) apply"),
-    ("tables", "pushes-are-not-saved", OWNED, "{w.done.begin(), w.done.end()}});", "{}});"),
-    ("tables", "session-is-not-saved", OWNED, "workers_[i].session = w.session;", ""),
-    ("tables", "steps-are-not-restored", OWNED, "workers_[i].its_step = w.its_step;", ""),
-    # Both lines, because either one is enough.
-    ("tables", "lost-worker-is-awaited", OWNED, "workers_[worker].there = false;", ";"),
-    ("tables", "leaving-releases-nothing", OWNED, "workers_[worker].there = false;\n    release();",
-     "workers_[worker].there = false;"),
-    ("tables", "part-is-updated-late", WEIGHTS, "p.end = (f.offset + f.bytes) / unit;",
-     "p.end = (f.offset + f.bytes) / unit - (f.bytes > 256 ? 16 : 0);"),
-    ("tables", "restore-forgets-steps", WEIGHTS, "    steps_ = from.steps;\n", ""),
-    ("tables", "answer-before-all", SUMS, "return ++c.count == workers_;", "return ++c.count + 1 >= workers_;"),
-    ("tables", "first-worker-is-not-added", SUMS, "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};",
-     "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes / 2 + 2};"),
-    ("tables", "unanswered-is-not-repeated", WORKER, "if (p.server == s && !p.answered) p.sent = false;", ";"),
-    ("tables", "unanswered-bytes-stay", WORKER, "    unanswered_[static_cast<std::size_t>(s)] = 0;\n", ""),
-    ("tables", "servers-are-not-looked-for", WORKER, "look_for_servers();\n      }", "}"),
-    ("tables", "done-is-too-high", WORKER, "return job->round;\n    return rounds_;", "return rounds_;\n    return rounds_;"),
-    ("tables", "old-server-is-greeted-once", PS + "worker/disconnected_servers.hpp", "    server.greeted = false;\n", ""),
-    ("tables", "ended-worker-is-awaited", SERVER, "over_ = !o_.members && members_.done_or_lost();\n      return;",
-     "return;"),
-    ("tables", "give-up-is-not-told", SERVER, "tell(FrameKind::give_up, expected + '\\0' + got, round, without);", ""),
-    ("hosts", "hosts-are-never-whole", HOSTS_FILE, "seconds_since(since) < 1", "seconds_since(since) < 1e9"),
-    ("hosts", "problem-is-repeated", HOSTS_FILE, "std::exchange(said_, update.problem) == update.problem", "false"),
-    ("hosts", "second-is-too-short", HOSTS_FILE, "seconds_since(since) < 1)", "seconds_since(since) < 0.3)"),
-    ("hosts", "files-of-running-launcher-go", JOB_FOLDERS, "if (Clock::now() >= end) return;",
-     "if (Clock::now() >= end) break;"),
-    ("hosts", "files-of-lost-launcher-stay", "tools/launch/job/job_folder.cpp",
-     "for (const auto& folder : job_folders(\"\")) remove_files_of_lost_launcher(folder);", ""),
-    ("hosts", "record-is-torn", JOB_FOLDERS, "const fs::path aside = io::aside_path(path);",
-     "const fs::path aside = path;"),
-]
+# Faults that are compiled one by one: scenario, name, file, text, wrong text.
+SEPARATE = []
