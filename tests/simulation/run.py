@@ -5,18 +5,26 @@
   tests/simulation/run.py [--scenario NAME] [--first-seed S] (--seeds N | --hours H | --minutes M) [--jobs J]
                           [--build FOLDER] [--exhaustive]
   tests/simulation/run.py [--scenario NAME] --shrink SEED
+  tests/simulation/run.py --night HOURS [--piece MINUTES] [--again]
+  tests/simulation/run.py [--scenario NAME] --same N [--first-seed S] [--histories FILE]
   tests/simulation/run.py --table | --score
 
 --hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
 time. --exhaustive: runs all lists of one or two faults within a change of three members (faults.hpp). The program says
-how many there are; the run after a complete one begins again. FOLDER/simulation/NAME.json stores both, so a run that was
-stopped continues when it is started again. --shrink: leaves out faults of a seed that fails, as long as it fails, and
-prints the history of the shortest list. --table: prints the stored counts of all scenarios as a table. --score: runs
-planted.py. Exits with 1 if a seed fails.
+how many there are; the run after a complete one begins again. FOLDER/simulation/NAME.json stores both, so a run that
+was stopped continues when it is started again. --shrink: leaves out faults of a seed that fails, as long as it fails, and
+prints the history of the shortest list. --night: runs all scenarios in pieces of an hour, or of --piece minutes, a
+part of each piece for each scenario. FOLDER/simulation-night.json stores the counts of each part, so a night that was
+stopped continues with the part that was running; --again: begins another night. --same: runs N seeds of all scenarios,
+or of one, in two processes each, and compares the histories byte for byte. --histories: also compares them with the
+hashes in FILE, for example those of another machine, and adds the seeds that FILE lacks. --table: prints the stored
+counts of all scenarios as a table. --score: runs planted.py. Exits with 1 if a seed fails or a history differs.
 """
 import argparse
 import concurrent.futures
+import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -26,6 +34,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECE = 100  # seeds of one call of the program
+SCENARIOS = ["members", "training", "tables", "hosts"]
 
 
 def program(options):
@@ -130,6 +139,84 @@ def table(options):
     return 0
 
 
+def night(options):
+    """Runs all scenarios in turn, and stores the counts of each part of a piece."""
+    store = options.build / "simulation-night.json"
+    parts = []
+    if store.exists() and not options.again:
+        parts = json.loads(store.read_text())
+    pieces = math.ceil(60 * options.night / options.piece)
+    options.exhaustive, options.seeds, options.first_seed = False, None, None
+    options.hours = options.piece / 60 / len(SCENARIOS)
+
+    def save():
+        store.parent.mkdir(parents=True, exist_ok=True)
+        aside = store.with_suffix(".new")
+        aside.write_text(json.dumps(parts, indent=1))
+        aside.replace(store)
+
+    for number in range(pieces * len(SCENARIOS)):
+        piece, options.scenario = number // len(SCENARIOS) + 1, SCENARIOS[number % len(SCENARIOS)]
+        if number < len(parts) and parts[number]["done"]:
+            continue
+        totals = options.build / "simulation" / f"{options.scenario}.json"
+        if number == len(parts):  # otherwise the part was stopped: its seeds count, too
+            before = Totals(totals)
+            parts.append({"piece": piece, "scenario": options.scenario, "done": False, "seeds": -before.seeds,
+                          "hours": -before.seconds / 3600, "switches": -before.switches})
+            save()
+        run(options)
+        after = Totals(totals)
+        parts[number]["seeds"] += after.seeds
+        parts[number]["hours"] += after.seconds / 3600
+        parts[number]["switches"] += after.switches
+        parts[number].update(done=True, failed=after.failed)
+        save()
+    return night_table(parts)
+
+
+def night_table(parts):
+    print("| piece | scenario | schedules | simulated hours | changes of threads | seeds that fail |")
+    print("|---|---|---|---|---|---|")
+    for p in parts:
+        print(f"| {p['piece']} | {p['scenario']} | {p['seeds']:,} | {p['hours']:,.1f} | {p['switches']:,} | "
+              f"{', '.join(map(str, p['failed'])) or 'none'} |")
+    print(f"| all | all | {sum(p['seeds'] for p in parts):,} | {sum(p['hours'] for p in parts):,.1f} | "
+          f"{sum(p['switches'] for p in parts):,} | |")
+    return 1 if any(p["failed"] for p in parts) else 0
+
+
+def history(options, scenario, seed):
+    """Runs a seed. Returns a hash of all that the program prints, which is the history and the result."""
+    options = argparse.Namespace(**{**vars(options), "scenario": scenario})
+    done = subprocess.run([program(options), "--first-seed", str(seed), "--story"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL)
+    return hashlib.sha256(done.stdout).hexdigest()[:16]
+
+
+def same(options):
+    """Compares the histories of two processes for each seed, and those of a file."""
+    names = [options.scenario] if options.scenario else SCENARIOS
+    first = options.first_seed or 1
+    seeds = [(names[i % len(names)], first + i // len(names)) for i in range(options.same)]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        hashes = list(pool.map(lambda s: [history(options, *s) for _ in range(2)], seeds))
+    differ = [seed for seed, (a, b) in zip(seeds, hashes) if a != b]
+    print(f"{len(seeds) - len(differ)} of {len(seeds)} seeds have the same history in two processes")
+    if options.histories is not None:
+        stored = json.loads(options.histories.read_text()) if options.histories.exists() else {}
+        known = [(s, n, h) for (s, n), (h, _) in zip(seeds, hashes) if str(n) in stored.get(s, {})]
+        others = [(s, n) for s, n, h in known if stored[s][str(n)] != h]
+        print(f"{len(known) - len(others)} of {len(known)} seeds have the history of {options.histories}")
+        differ += others
+        for (s, n), (h, _) in zip(seeds, hashes):
+            stored.setdefault(s, {}).setdefault(str(n), h)
+        options.histories.write_text(json.dumps(stored, indent=0) + "\n")
+    for scenario, seed in differ:
+        print(f"  {scenario}: seed {seed} differs")
+    return 1 if differ else 0
+
+
 def shrink(options):
     """Leaves out faults as long as the seed still fails."""
     code, output = call(options, options.shrink, 1)
@@ -148,12 +235,17 @@ def shrink(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scenario", default="members")
+    parser.add_argument("--scenario")
     parser.add_argument("--first-seed", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--hours", type=float)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--shrink", type=int, metavar="SEED")
+    parser.add_argument("--night", type=float, metavar="HOURS")
+    parser.add_argument("--piece", type=float, default=60, metavar="MINUTES")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--same", type=int, metavar="N")
+    parser.add_argument("--histories", type=Path, metavar="FILE")
     parser.add_argument("--exhaustive", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--score", action="store_true")
@@ -165,12 +257,17 @@ def main():
     if options.score:
         return subprocess.call([sys.executable, Path(__file__).with_name("planted.py"), "--build", options.build,
                                 "--jobs", str(options.jobs)])
+    if options.night is not None:
+        return night(options)
+    if options.same is not None:
+        return same(options)
+    options.scenario = options.scenario or "members"
     if options.shrink is not None:
         return shrink(options)
     if options.minutes is not None:
         options.hours = options.minutes / 60
     if (options.seeds is None) == (options.hours is None):
-        parser.error("expected one of --seeds, --hours and --minutes")
+        parser.error("expected one of --seeds, --hours, --minutes, --night and --same")
     return run(options)
 
 

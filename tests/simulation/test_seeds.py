@@ -13,6 +13,8 @@ from pathlib import Path
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 RUN = Path(__file__).with_name("run.py")
 
+SCENARIOS = ["members", "training", "tables", "hosts"]
+
 
 def run(scenario, *options):
     return subprocess.run([BUILD / "tests" / "simulation" / scenario, *options], text=True, capture_output=True)
@@ -112,12 +114,73 @@ class Seeds(unittest.TestCase):
             done = subprocess.run([*command, "--first-seed", "241", "--seeds", "50"], text=True, capture_output=True)
             self.assertRegex(done.stdout, ": 10 seeds from 241 in ", done.stderr)
 
-    def write_stand_in(self, build):
+    def write_stand_in(self, build, name="stand_in", text=STAND_IN):
         """Writes a program with 250 lists. Its seed 7 fails until the file `mended` exists."""
-        program = build / "tests" / "simulation" / "stand_in"
-        program.parent.mkdir(parents=True)
-        program.write_text(STAND_IN)
+        program = build / "tests" / "simulation" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(text)
         program.chmod(0o755)
+
+    def test_night(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder)
+            (build / "mended").touch()
+            for name in SCENARIOS:
+                self.write_stand_in(build, name)
+            # Two pieces, with 50 ms for each scenario.
+            command = [sys.executable, RUN, "--build", build, "--jobs", "1", "--piece", "0.0033333", "--night",
+                       "0.00011111"]
+            store = build / "simulation-night.json"
+            done = subprocess.run(command, text=True, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            parts = json.loads(store.read_text())
+            self.assertEqual([(p["piece"], p["scenario"]) for p in parts], [(n, s) for n in (1, 2) for s in SCENARIOS])
+
+            def all_of(scenario):
+                return json.loads((build / "simulation" / f"{scenario}.json").read_text())["seeds"]
+
+            before = {s: all_of(s) for s in SCENARIOS}
+            for s in SCENARIOS:
+                self.assertEqual(sum(p["seeds"] for p in parts if p["scenario"] == s), before[s])
+            # The last part was stopped when its seeds until then were stored. A part that was complete does not run again.
+            last = parts[-1]
+            last.update(done=False, seeds=last["seeds"] - before[last["scenario"]])
+            store.write_text(json.dumps(parts))
+            done = subprocess.run(command, text=True, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            after = {s: all_of(s) for s in SCENARIOS}
+            self.assertGreater(after["hosts"], before["hosts"])
+            self.assertEqual({**after, "hosts": 0}, {**before, "hosts": 0})
+            seeds = sum(p["seeds"] for p in json.loads(store.read_text()))
+            self.assertEqual(seeds, sum(after.values()))
+            self.assertIn(f"| all | all | {seeds:,} |", done.stdout)
+
+    def test_same(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder)
+            file = build / "histories.json"
+            self.write_stand_in(build, "stand_in", "#!/usr/bin/env bash\n[[ $2 != 3 ]] || echo $$\n")
+            command = [sys.executable, RUN, "--scenario", "stand_in", "--build", build, "--same", "5"]
+            done = subprocess.run([*command, "--histories", file], text=True, capture_output=True)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("4 of 5 seeds have the same history in two processes\n0 of 0 seeds", done.stdout)
+            self.assertTrue(done.stdout.endswith("  stand_in: seed 3 differs\n"), done.stdout)
+            # Another machine has another history of each seed that FILE contains.
+            self.write_stand_in(build, "stand_in", "#!/usr/bin/env bash\necho other\n")
+            command[-1] = "6"
+            done = subprocess.run([*command, "--histories", file], text=True, capture_output=True)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("6 of 6 seeds have the same history in two processes\n0 of 5 seeds", done.stdout)
+            self.assertEqual(len(json.loads(file.read_text())["stand_in"]), 6)
+
+    def test_histories_of_two_processes_are_equal(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, RUN, "--build", BUILD, "--same", "8", "--histories", Path(folder) / "histories"]
+            for known in 0, 8:
+                done = subprocess.run(command, text=True, capture_output=True)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertIn(f"8 of 8 seeds have the same history in two processes\n{known} of {known} seeds",
+                              done.stdout)
 
     def test_run_continues(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +200,7 @@ class Seeds(unittest.TestCase):
             self.assertEqual(done.stdout.splitlines()[-1], "| stand_in | 300 | 0.0 | 5 | none |", done.stderr)
 
     def test_histories_are_equal(self):
-        for scenario in "members", "tables", "hosts", "training":
+        for scenario in SCENARIOS:
             done = run(scenario, "--first-seed", "1000", "--seeds", "20", "--twice")
             self.assertEqual(done.returncode, 0, done.stdout)
 
