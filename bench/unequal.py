@@ -4,9 +4,10 @@
 
   bench/unequal.py OUT [--build build] [--steps 120] [--repeats 3] [--cases two four]
 
-two: 2 ranks on a core each; a spinning process shares the second core. four: 4 ranks, of which SIGSTOP and SIGCONT let
-the last one run half of the time; with fewer than 4 cores the ranks share them in pairs. `best split` is the throughput
-of the best split of the logical ranks, from the measured seconds of each rank in log.jsonl. `both`, of case two: the sum
+two: 2 ranks on a core each; a spinning process shares the second core. four: 4 ranks with quotas of processor time
+by cgroups, half as much for the last one as for each other one, on two cores 0.4, 0.4, 0.4 and 0.2 cores; it is skipped on a
+machine without quotas. `best split` is the throughput of the best split of the logical ranks, from the measured seconds of
+each rank in log.jsonl. `both`, of case two: the sum
 of the throughputs of two jobs of one process, one on each of these cores at the same time, which is what both can do.
 `bits`: whether all runs of a case, those of one process included, end with the same weights. OUT: a folder for the runs;
 a second call continues after the runs that are there. Prints a Markdown table. A short form is run by tests/bench.
@@ -17,15 +18,14 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 LOGICAL = 24
+PERIOD = 10000  # microseconds in which a process has its quota
 
 
 def lines_of(run):
@@ -67,27 +67,48 @@ def spinning(core):
         process.wait()
 
 
-class Throttle(threading.Thread):
-    """Lets the process with the id that a file holds run half of the time, in turns of a few milliseconds."""
+class NoQuotas(Exception):
+    """This machine gives no quotas of processor time. The message gives the reason."""
 
-    def __init__(self, file):
-        super().__init__(daemon=True)
-        self.file, self.ends = file, threading.Event()
 
-    def run(self):
-        while not self.ends.is_set() and not self.file.exists():
-            self.ends.wait(0.05)
-        while not self.ends.is_set():
-            try:
-                process = int(self.file.read_text() or 0)
-                if process == 0:
-                    continue
-                os.kill(process, signal.SIGSTOP)
-                self.ends.wait(0.004)
-                os.kill(process, signal.SIGCONT)
-                self.ends.wait(0.004)
-            except ProcessLookupError:
-                return
+def group_folders():
+    """Returns the folders of cgroups, of both versions, in which this process may make groups with quotas."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            yield from (Path("/sys/fs/cgroup") / name / path.lstrip("/") for name in (controllers, "cpu"))
+        elif not controllers:
+            yield Path("/sys/fs/cgroup") / path.lstrip("/")
+
+
+def limit(group, part):
+    """Makes a cgroup whose processes have this part of a core."""
+    group.mkdir()
+    if (group / "cpu.cfs_quota_us").exists():
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD))
+        (group / "cpu.cfs_quota_us").write_text(str(round(PERIOD * part)))
+    else:
+        (group / "cpu.max").write_text(f"{round(PERIOD * part)} {PERIOD}")
+
+
+@contextlib.contextmanager
+def quotas(parts):
+    """Gives a cgroup for each of these parts of a core. A process enters one by its file cgroup.procs."""
+    parent, made = next((f for f in group_folders() if (f / "cgroup.procs").exists() and os.access(f, os.W_OK)), None), []
+    if parent is None:
+        raise NoQuotas("no cgroup in which this process may make others")
+    try:
+        try:
+            for rank, part in enumerate(parts):
+                made.append(parent / f"tutti-unequal-{os.getpid()}-{rank}")
+                limit(made[-1], part)
+        except OSError as why:
+            raise NoQuotas(f"{why.filename}: {why.strerror}") from why
+        yield made
+    finally:
+        for folder in made:
+            if folder.exists():
+                folder.rmdir()
 
 
 def train_both(o, out, run, cores):
@@ -105,8 +126,8 @@ def train_both(o, out, run, cores):
     return sum(rate_of(one / "files", window) for one in runs), [weights(one) for one in runs]
 
 
-def train(o, out, run, ranks, cores, shares, throttled=False):
-    """One run, unless it is complete already. Each rank is pinned to its core."""
+def train(o, out, run, ranks, cores, shares, groups=()):
+    """One run, unless it is complete already. Each rank is pinned to its core, or enters its cgroup."""
     if (run / "done").exists():
         return
     shutil.rmtree(run, ignore_errors=True)
@@ -116,19 +137,13 @@ def train(o, out, run, ranks, cores, shares, throttled=False):
                "--disp-batches", 5, "--evaluate-every", 0, "--save-period", 1, "--threads", 1, "--data-nthreads", 1, "--run-dir", run / "files", "--no-tensorboard"]
     words = ["taskset", "-c", str(cores[0]), *map(str, program)]
     if ranks > 1:
-        place = " ".join(str(c) for c in cores)
-        script = (f'set -- {place} -- "$@"; r=${{TUTTI_RANK:-0}}; shift $r; core=$1; while [ "$1" != -- ]; do shift; done; shift; '
-                  f'[ $r = {ranks - 1} ] && echo $$ > "{run}/pid"; exec taskset -c $core "$@"')
+        place = " ".join(map(str, groups or cores))
+        enter = 'echo $$ > "$place/cgroup.procs"; exec "$@"' if groups else 'exec taskset -c $place "$@"'
+        script = (f'set -e -- {place} -- "$@"; r=${{TUTTI_RANK:-0}}; shift $r; place=$1; while [ "$1" != -- ]; do shift; done; shift; ' + enter)
         words = [str(o.build.resolve() / "tools/tutti-launch"), "-n", str(ranks), "bash", "-c", script, "rank", *words[3:], "--strategy",
                  "gloo", "--shares", shares]
-    throttle = Throttle(run / "pid") if throttled else None
-    if throttle:
-        throttle.start()
     with open(run / "out.txt", "w") as text:
         code = subprocess.run(words, stdout=text, stderr=subprocess.STDOUT, cwd=out).returncode
-    if throttle:
-        throttle.ends.set()
-        throttle.join()
     if code != 0:
         sys.exit(f"{' '.join(words)} ended with {code}:\n{(run / 'out.txt').read_text()[-2000:]}")
     (run / "done").touch()
@@ -136,6 +151,45 @@ def train(o, out, run, ranks, cores, shares, throttled=False):
 
 def weights(run):
     return max((run / "files/checkpoints").glob("step-*")).joinpath("model.safetensors").read_bytes()
+
+
+def compare(o, out, case, ranks, places, beside, groups=()):
+    """Runs a case with equal and with measured shares, and in one process: with processes that have no quotas, on each place at the
+    same time. beside(): what runs at the same time. Returns a row of the table."""
+    rates, found, ends, sums = {"equal": [], "measured": []}, [], set(), []
+    for turn in range(o.repeats):
+        with beside():
+            both, weights_of_one = train_both(o, out, out / f"{case}-both-{turn}", places[:1] if groups else places)
+            sums.append(both)
+            ends.update(weights_of_one)
+        for shares, seen in rates.items():
+            run = out / f"{case}-{shares}-{turn}"
+            with beside():
+                train(o, out, run, ranks, places, shares, groups)
+            seen.append(rate_of(run / "files"))
+            ends.add(weights(run))
+        found += [line for line in lines_of(run / "files") if line["event"] == "shares"][-1:]
+    measured, equal = statistics.median(rates["measured"]), statistics.median(rates["equal"])
+    split, share, shares, both, of_both = "", "", "did not change", "", ""
+    if not groups:
+        both, of_both = f"{statistics.median(sums):.1f}", f"{100 * measured / statistics.median(sums):.0f} %"
+    if found:
+        times = [statistics.median(line["seconds"][r] for line in found) for r in range(ranks)]
+        best, seconds = best_split(times)
+        images, shares = LOGICAL * o.batch / seconds, " ".join(map(str, found[-1]["shares"]))
+        split, share = f"{images:.1f} ({' '.join(map(str, best))})", f"{100 * measured / images:.0f} %"
+    return (f"| {case} | {equal:.1f} | {measured:.1f} | {shares} | {split} | {share} | {both} | {of_both} | "
+            f"{'equal' if len(ends) == 1 else 'DIFFERENT'} |")
+
+
+def two(o, out, cores):
+    return compare(o, out, "two", 2, cores[:2], lambda: spinning(cores[1]))
+
+
+def four(o, out, cores):
+    part = min(0.2 * len(cores), 1)
+    with quotas([part, part, part, part / 2]) as groups:
+        return compare(o, out, "four", 4, cores, contextlib.nullcontext, groups)
 
 
 def main():
@@ -155,36 +209,13 @@ def main():
     out = o.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()
-    cases = {"two": (2, cores[:2], False), "four": (4, (cores * 2)[:4], True)}
     print("| case | equal, images/s | measured | shares | best split | of the best | both | of both | bits |\n"
           "|---|---|---|---|---|---|---|---|---|")
     for case in o.cases:
-        ranks, places, throttled = cases[case]
-        rates, found, ends = {"equal": [], "measured": []}, [], set()
-        sums = []
-        for turn in range(o.repeats):
-            with contextlib.nullcontext() if throttled else spinning(places[-1]):
-                both, weights_of_one = train_both(o, out, out / f"{case}-both-{turn}", places[:1] if throttled else places)
-                sums.append(both)
-                ends.update(weights_of_one)
-            for shares in rates:
-                run = out / f"{case}-{shares}-{turn}"
-                with contextlib.nullcontext() if throttled else spinning(places[-1]):
-                    train(o, out, run, ranks, places, shares, throttled)
-                rates[shares].append(rate_of(run / "files"))
-                ends.add(weights(run))
-            found += [line for line in lines_of(run / "files") if line["event"] == "shares"][-1:]
-        measured, equal = statistics.median(rates["measured"]), statistics.median(rates["equal"])
-        split, share, shares, both, of_both = "", "", "did not change", "", ""
-        if not throttled:
-            both, of_both = f"{statistics.median(sums):.1f}", f"{100 * measured / statistics.median(sums):.0f} %"
-        if found:
-            times = [statistics.median(line["seconds"][r] for line in found) for r in range(ranks)]
-            best, seconds = best_split(times)
-            images, shares = LOGICAL * o.batch / seconds, " ".join(map(str, found[-1]["shares"]))
-            split, share = f"{images:.1f} ({' '.join(map(str, best))})", f"{100 * measured / images:.0f} %"
-        print(f"| {case} | {equal:.1f} | {measured:.1f} | {shares} | {split} | {share} | {both} | {of_both} | "
-              f"{'equal' if len(ends) == 1 else 'DIFFERENT'} |", flush=True)
+        try:
+            print(two(o, out, cores) if case == "two" else four(o, out, cores), flush=True)
+        except NoQuotas as why:
+            print(f"| {case} | skipped: {why} | | | | | | | |", flush=True)
     print(f"\nload before and after: {load[0]:.2f}, {os.getloadavg()[0]:.2f}; {len(cores)} cores; {time.strftime('%F')}")
     return 0
 
