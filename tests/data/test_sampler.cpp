@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -260,7 +262,29 @@ TEST_CASE("processes have the logical ranks between their bounds, and the rows o
                        doctest::Contains("shares of 24 logical ranks for 2 processes, from 0 up, got 0, -1, "
                                          "24"),
                        UsageError);
-  p.logical_ranks = 0;
-  p.bounds = {0, 1, 2};
-  CHECK_THROWS_AS(p.check(), UsageError);
+}
+
+TEST_CASE("shares of rows give each row of a step to one process, in proportion also in a short step") {
+  for (const std::vector<std::int32_t>& bounds : {std::vector<std::int32_t>{0, 12, 16}, {0, 0, 5, 16}, {0, 1, 1, 2}})
+    for (const std::int64_t count : {16, 7, 1, 1000}) {
+      CAPTURE(count);
+      Placement p{.global_batch = 16, .world = static_cast<int>(bounds.size()) - 1};
+      p.bounds = bounds;
+      std::int64_t end = 0;
+      for (; p.rank < p.world; ++p.rank) {
+        const Part part = p.rows(count);
+        CHECK(part.begin == end);
+        end += part.count;
+        const auto r = static_cast<std::size_t>(p.rank);
+        const double exact = static_cast<double>(count) * (bounds[r + 1] - bounds[r]) / bounds.back();
+        CHECK(std::abs(static_cast<double>(part.count) - exact) < 1);
+        CHECK(p.rows_of(p.rank, count).count == part.count);
+        CHECK(p.most_rows(count) == part.count);
+        CHECK(p.logical().begin == p.rank);
+      }
+      CHECK(end == count);
+    }
+  Placement wrong{.world = 2};
+  wrong.bounds = {0, 0, 0};
+  CHECK_THROWS_WITH_AS(wrong.check(), doctest::Contains("shares of rows for 2 processes"), UsageError);
 }

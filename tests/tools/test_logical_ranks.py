@@ -75,6 +75,20 @@ class SameBits(RunsCase):
         for strategy, servers in (("gloo", 0), ("mpi", 0), ("ps", 1)):
             self.check(*options, "--shares", "measured", strategy=strategy, ranks=3, servers=servers)
 
+    def test_shares_of_rows(self):
+        """They need no logical ranks, and say what they do to batch norm. Each sample is seen once in each epoch."""
+        missing = without("gloo")
+        if missing:
+            self.skipTest(f"no {missing}")
+        run = self.folder / "rows"
+        words = command(options=(*SMALL, "--logical-ranks", 0, "--shares", "rows", "--audit", "--threads", 1, "--epochs", 4), run=run,
+                        strategy="gloo", ranks=3)
+        status, said = execute(words, self.folder)
+        self.assertEqual(status, 0, said[-3000:])
+        self.assertIn("note: --shares rows: batch norm sees the rows of one process", said)
+        status, said = execute([str(BUILD / "tools" / "tutti-check-audit"), "--epochs", "4", str(run)], self.folder)
+        self.assertEqual(status, 0, said)
+
     def test_threads(self):
         for threads in (1, 2, 4, 5, 16):
             self.check(*SMALL, *CLIPPED, "--threads", threads)
@@ -173,8 +187,13 @@ class Refused(RunsCase):
         self.refuse(wrong, "--logical-ranks", 2, strategy="gloo", ranks=3)
         self.refuse("[--logical-ranks] expected 0 to 4096, got -1", "--logical-ranks=-1")
         self.refuse("[--strategy] expected solo, mpi, gloo, nccl or ps with --logical-ranks", strategy="ps_async", ranks=2, servers=1)
-        self.refuse("[--shares] expected equal or measured, got 'foo'", "--shares", "foo")
-        self.refuse("[--shares] expected equal without --logical-ranks", "--logical-ranks", 0, "--shares", "measured")
+        self.refuse("[--shares] expected equal, measured or rows, got 'foo'", "--shares", "foo")
+        self.refuse("[--shares] expected equal or rows without --logical-ranks", "--logical-ranks", 0, "--shares", "measured")
+        self.refuse("[--shares] expected equal or measured with --logical-ranks, got rows", "--shares", "rows")
+        self.refuse("[--shares] expected equal with --find-lr", "--shares", "measured", "--find-lr")
+        self.refuse("[--shares] expected equal with --find-lr", "--logical-ranks", 0, "--shares", "rows", "--find-lr")
+        self.refuse("[--shares] expected equal with --elastic-batch worker", "--logical-ranks", 0, "--shares", "rows", "--elastic-batch",
+                    "worker", strategy="gloo", ranks=2, launcher=("--elastic",))
         self.refuse("[--shares] expected equal with --strategy ps_async", "--shares", "measured", strategy="ps_async", ranks=2, servers=1)
         self.refuse("[--comm-wire] expected same with --logical-ranks", "--comm-wire", "bf16", strategy="gloo", ranks=2)
         self.refuse("[--gc-type] expected none with --logical-ranks", "--gc-type", "2bit", strategy="ps", ranks=2, servers=1)

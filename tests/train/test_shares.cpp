@@ -4,13 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <tutti/data/check_audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/solo.hpp>
@@ -20,7 +18,7 @@
 
 #include "comm/thread_ranks.hpp"
 #include "data/temp_folder.hpp"
-#include "fit_run.hpp"
+#include "shares_job.hpp"
 
 using namespace tutti;
 using namespace tutti::testing;
@@ -30,87 +28,27 @@ namespace {
 constexpr int logical = 6;
 constexpr std::int64_t epochs = 12;  // of 5 steps
 
-struct Heard : Recorder {
-  std::vector<SharesReport> shared;
-  void shares(const SharesReport& r) override { shared.push_back(r); }
-};
-
-struct Results {
-  std::vector<std::byte> bits;
-  std::vector<double> numbers;
-  std::vector<SharesReport> shared;
-};
-
-using Seconds = std::function<double(int rank, std::int64_t step)>;  // for one logical rank
-
-Results run(int world, const Seconds& seconds, const std::string& audit = {}, FitListener* log = nullptr) {
-  Results result;
-  const auto rank = [&](auto& strategy) {
-    const int me = strategy.rank();
-    CpuBackend backend{CpuOptions{1}};
-    Trainer trainer(backend, strategy, net(), {.ema_decay = 0.9, .seed = 5, .logical_ranks = logical});
-    const Synthetic images({.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true});
-    const Synthetic held(
-        {.size = 33, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 99});
-    Placement of{.global_batch = batch, .rank = me, .world = strategy.size(), .logical_ranks = logical};
-    Loader train(images, {.placement = of, .seed = 9, .threads = 1 + me % 2});
-    Loader test(held, {.placement = of, .shuffle = false, .one_pass = true, .threads = 1});
-    Heard heard;
-    CoordinatorOptions duties{.listeners = {&heard}, .audit = audit};
-    if (log != nullptr) duties.listeners.push_back(log);
-    Coordinator coordinator(trainer, duties);
-    FitOptions o{.epochs = epochs, .global_batch = batch};
-    o.shares = Shares::measured;
-    o.share_seconds = [&](std::int64_t step, std::int64_t ranks) {
-      return static_cast<double>(ranks) * seconds(me, step);
-    };
-    fit(trainer, train, &test, coordinator, o);
-    trainer.commit();
-    if (me == 0) {
-      for (const bool optimizer : {false, true})
-        for (const auto& s : trainer.committed_tensors(optimizer))
-          result.bits.insert(result.bits.end(), s.bytes.begin(), s.bytes.end());
-      for (const EpochReport& e : heard.epochs)
-        for (const double v : {e.train_loss, e.train_top1, e.test->loss, e.test->top1, e.test_ema->loss})
-          result.numbers.push_back(v);
-      result.shared = heard.shared;
-    }
-  };
-  if (world == 1) {
-    Solo solo;
-    rank(solo);
-  } else {
-    run_ranks(world, [&](ThreadCommunicator& c) {
-      AllReduce strategy(c);
-      rank(strategy);
-    });
-  }
-  return result;
+SharedResults run(int world, const std::function<double(int, std::int64_t)>& seconds, const std::string& audit = {},
+                  FitListener* log = nullptr) {
+  return SharesJob{.seconds = seconds, .logical = logical, .epochs = epochs, .audit = audit, .log = log}.go(world);
 }
 
 }  // namespace
 
 TEST_CASE("shares that follow changing times give the bits and reports of one process, and each sample once") {
-  const Results one = run(1, [](int, std::int64_t) { return 1e-3; });
+  const SharedResults one = run(1, [](int, std::int64_t) { return 1e-3; });
   CHECK(one.shared.empty());
   for (const int world : {2, 4}) {
     CAPTURE(world);
     const test::TempFolder folder;
     // The slow process is another one in the second half.
-    const Results many = run(
+    const SharedResults many = run(
         world, [&](int rank, std::int64_t step) { return (step <= 30 ? rank == 0 : rank == 1) ? 3e-3 : 1e-3; },
         folder.path().string());
     CHECK(many.bits == one.bits);
     CHECK(many.numbers == one.numbers);
     REQUIRE(many.shared.size() >= 2);
-    std::vector<std::string> files;
-    for (const auto& e : std::filesystem::directory_iterator(folder.path())) files.push_back(e.path().string());
-    CHECK(files.size() == static_cast<std::size_t>(world));
-    for (std::int64_t e = 0; e < epochs; ++e) {
-      const AuditResult r = check_audit(files, e, samples);
-      CHECK(r.missing == 0);
-      CHECK(r.repeated == 0);
-    }
+    check_each_sample_once(folder.path().string(), epochs, static_cast<std::size_t>(world));
     // 8 full steps: every fifth one is short, and the first one does not count.
     const SharesReport& first = many.shared.front();
     CHECK(first.step <= 10);
@@ -127,10 +65,10 @@ TEST_CASE("shares that follow changing times give the bits and reports of one pr
 }
 
 TEST_CASE("a process without logical ranks takes part in steps and evaluations, and is named with its host") {
-  const Results one = run(1, [](int, std::int64_t) { return 1e-3; });
+  const SharedResults one = run(1, [](int, std::int64_t) { return 1e-3; });
   const test::TempFolder folder;
   RunLog log(folder.path(), 5, [](const std::string& w) { FAIL(w); });
-  const Results many = run(
+  const SharedResults many = run(
       3, [](int rank, std::int64_t) { return rank == 2 ? 1.0 : 1e-3; }, {}, &log);
   CHECK(many.bits == one.bits);
   CHECK(many.numbers == one.numbers);
@@ -165,6 +103,32 @@ TEST_CASE("measured shares without logical ranks are refused") {
   FitOptions o;
   o.shares = Shares::measured;
   CHECK_THROWS_WITH_AS(fit(t, train, nullptr, o), doctest::Contains("[fit] expected logical ranks"), UsageError);
+}
+
+TEST_CASE("a run with measured shares that stops in an epoch and continues has the bits of one that did not stop") {
+  SharesJob job{
+      .seconds = [](int rank, std::int64_t step) { return (step <= 30 ? rank == 0 : rank == 1) ? 3e-3 : 1e-3; },
+      .logical = logical,
+      .epochs = epochs};
+  const SharedResults whole = job.go(2);
+  REQUIRE(whole.shared.size() >= 2);
+  const test::TempFolder folder, audit;
+  job.run = folder.path().string();
+  job.audit = audit.path().string();
+  std::vector<double> numbers;
+  SharedResults part;
+  // The first stop comes after the first change of the shares; the second one, after the second change, in an epoch
+  // that another number of processes continues.
+  for (const auto& [stop, world] : {std::pair{13, 2}, {48, 2}, {0, 3}}) {
+    CAPTURE(stop);
+    job.stop_after = stop;
+    part = job.go(world);
+    CHECK(!part.shared.empty());
+    numbers.insert(numbers.end(), part.numbers.begin(), part.numbers.end());
+  }
+  CHECK(part.bits == whole.bits);
+  CHECK(numbers == whole.numbers);
+  check_each_sample_once(job.audit, epochs, 3);
 }
 
 TEST_CASE("a trainer has equal shares again after a run with measured ones, also with the same loader") {

@@ -186,6 +186,7 @@ void LogReader::shares(const io::Json& l) {
     if (!c.shares.empty()) c.shares += ' ';
     c.shares += std::to_string(n.as_integer("shares"));
   }
+  if (l.find("of") != nullptr) c.shares += " " + text(l, "of");
   if (run_.shares.size() < most_shares) run_.shares.push_back(std::move(c));
 }
 

@@ -43,16 +43,36 @@ void require_fixed_kernels(const RunOptions& o) {
                      o.elastic_batch, "leave it out");
 }
 
+void check_shares_of_rows(RunOptions& o, const StartedJob& job) {
+  if (o.logical_ranks > 0)
+    fail<UsageError>("--shares", "equal or measured with --logical-ranks", o.shares,
+                     "--shares measured keeps the bits");
+  if (o.elastic_batch == "worker")
+    fail<UsageError>("--shares", "equal with --elastic-batch worker, because the batch must not follow the workers",
+                     o.shares, "leave one of the two out");
+  if (job.processes < 2 && !job.elastic)
+    o.notes.push_back("no effect: --shares rows, because one process was started, which has all rows");
+  else
+    o.notes.push_back(
+        "--shares rows: batch norm sees the rows of one process, and their number follows its speed; the bits depend "
+        "on "
+        "the shares, which log.jsonl has. --logical-ranks with --shares measured keeps the bits");
+}
+
 void check_shares(RunOptions& o, const StartedJob& job) {
-  word("--shares", o.shares, {"equal", "measured"});
+  word("--shares", o.shares, {"equal", "measured", "rows"});
   if (o.shares == "equal") return;
+  if (o.find_lr)
+    fail<UsageError>("--shares", "equal with --find-lr, whose steps are not measured", o.shares, "leave it out");
   if (o.strategy == "ps_async")
     fail<UsageError>("--shares", "equal with --strategy ps_async, because its workers do not wait for each other",
                      o.shares, "leave it out, or use --strategy ps");
+  if (o.shares == "rows") return check_shares_of_rows(o, job);
   if (o.logical_ranks == 0)
-    fail<UsageError>("--shares", "equal without --logical-ranks, because batch norm would see other rows", o.shares,
+    fail<UsageError>("--shares", "equal or rows without --logical-ranks, because batch norm would see other rows",
+                     o.shares,
                      "give --logical-ranks a number, for example " + std::to_string(8 * std::max(job.processes, 2)) +
-                         ", and divide --batch-size accordingly");
+                         ", and divide --batch-size accordingly; --shares rows needs none, and changes the bits");
   if (job.processes < 2 && !job.elastic)
     o.notes.push_back("no effect: --shares measured, because one process was started, which has all logical ranks");
 }

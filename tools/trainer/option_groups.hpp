@@ -269,9 +269,9 @@ void describe_distribution(RunOptions& o, V& v) {
     "with --logical-ranks: continue a checkpoint of another number of logical ranks, or of processes whose bits differ",
     Scope::rank);
   v("shares", o.shares,
-    "with --logical-ranks: equal (each process has the same number of them) or measured (the numbers follow the speed "
-    "of "
-    "the processes, with the same bits)");
+    "equal (each process has the same number of logical ranks or rows), measured (with --logical-ranks: their numbers "
+    "follow the speed of the processes, with the same bits) or rows (without --logical-ranks: the numbers of rows "
+    "follow the speed; batch norm sees the rows of one process, so the bits depend on the shares)");
   v("elastic-batch", o.elastic_batch,
     "with tutti-launch --elastic, when workers join or leave: global (the global batch and the rate stay as at the "
     "beginning) or worker (each keeps --batch-size, so the global batch and the rate follow the number of workers)",

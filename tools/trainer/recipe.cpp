@@ -217,7 +217,7 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   f.report_every = o.disp_batches;
   f.evaluate_every = o.evaluate_every.value_or(0);
   f.mistakes = true;
-  f.shares = o.shares == "measured" ? Shares::measured : Shares::equal;
+  f.shares = o.shares == "measured" ? Shares::measured : o.shares == "rows" ? Shares::rows : Shares::equal;
   f.save_every = o.save_period;
   f.save_every_steps = o.save_steps;
   f.save_every_seconds = o.save_seconds;

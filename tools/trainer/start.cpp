@@ -43,12 +43,15 @@ std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOpt
 
 MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen) {
   const std::int64_t rows = o.batch_size * o.accumulate, evaluated = *o.evaluation_batch;
-  MemoryEstimate m = trainer.memory(rows, evaluated);
+  // With shares of rows, a process may have more rows than fit into one micro-batch.
+  const std::int64_t of_step = rows + (o.shares == "rows" ? 1 : 0);
+  MemoryEstimate m = trainer.memory(of_step, evaluated);
   // The loader of a process holds the rows of all its logical ranks.
   const std::int64_t world = std::max(trainer.strategy().size(), 1);
   // With measured shares it may get those of processes that are much slower; each of these has one, or none.
-  const std::int64_t most =
-      o.shares == "measured" ? o.logical_ranks - world + 1 : (o.logical_ranks + world - 1) / world;
+  const std::int64_t most = o.shares == "rows"       ? world
+                            : o.shares == "measured" ? o.logical_ranks - world + 1
+                                                     : (o.logical_ranks + world - 1) / world;
   const std::int64_t ranks = std::max<std::int64_t>(most, 1);
   const LoaderOptions ring;
   const auto batches = static_cast<std::size_t>(ranks * (rows + evaluated) * ring.slots * largest_image_bytes(o, seen));
@@ -57,7 +60,7 @@ MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& se
   if (!o.dry_run) check_memory(m, o, launched().local_size);
   // A dry run allocates a little memory to know the sum exactly, but not most of the memory of the machine.
   constexpr std::size_t little = std::size_t{1} << 30;
-  if (!o.dry_run || m.activations < little) m = trainer.prepare(rows, evaluated);
+  if (!o.dry_run || m.activations < little) m = trainer.prepare(of_step, evaluated);
   m.batches = batches;
   return m;
 }

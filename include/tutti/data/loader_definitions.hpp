@@ -276,7 +276,7 @@ TUTTI_CORE_FUNCTION void Loader::change(Ring& r) const noexcept {
     // A position in the run belongs to one step only, also if the global batch changes.
     const auto step = static_cast<std::uint64_t>(r.at.epoch * sampler_.size() + r.at.consumed);
     for (std::int64_t v = ranks.begin; v < ranks.begin + ranks.count; ++v) {
-      const Part of = part_of(total, static_cast<int>(v), p.logical_ranks > 0 ? p.logical_ranks : p.world);
+      const Part of = p.rows_of(v, total);
       if (of.count == 0) continue;
       const auto begin = static_cast<std::size_t>(of.begin - first), count = static_cast<std::size_t>(of.count);
       RankRows rows{{r.images + begin * r.row_bytes, count * r.row_bytes},

@@ -53,8 +53,9 @@ struct Placement {
   // The step computes what so many ranks would, whatever the number of processes is. Each process has a share of these
   // logical ranks, and each logical rank has part_of() the step's rows. 0: each process is one rank.
   int logical_ranks = 0;
-  // Shares of the logical ranks that are not equal, [world + 1]: process r has those from bounds[r] to bounds[r + 1],
-  // for example {0, 16, 24}. A process may have none. Empty: each process has part_of() them.
+  // Shares that are not equal, [world + 1], for example {0, 16, 24}: process r has the logical ranks from bounds[r] to
+  // bounds[r + 1]. Without logical ranks it has the rows between these parts of a step, here 0 to 16/24 and 16/24 to 1.
+  // A process may have none. Empty: each process has part_of() them.
   std::vector<std::int32_t> bounds{};
   friend bool operator==(const Placement&, const Placement&) = default;
 
@@ -69,7 +70,7 @@ struct Placement {
   // Returns the logical ranks of this process; none if there are more processes than logical ranks, and this is one of
   // the last. Without logical ranks, a process is the logical rank of its number.
   [[nodiscard]] Part logical() const noexcept {
-    if (!bounds.empty()) {
+    if (logical_ranks > 0 && !bounds.empty()) {
       const std::int32_t* const of = &bounds[static_cast<std::size_t>(rank)];
       return {of[0], of[1] - of[0]};
     }
@@ -77,10 +78,19 @@ struct Placement {
   }
   // Returns the rows of this process in a step of `count` rows.
   [[nodiscard]] Part rows(std::int64_t count) const noexcept {
+    if (logical_ranks == 0 && !bounds.empty()) {
+      const std::int32_t* const of = &bounds[static_cast<std::size_t>(rank)];
+      const std::int64_t first = count * of[0] / bounds.back();
+      return {first, count * of[1] / bounds.back() - first};
+    }
     const int ranks = logical_ranks > 0 ? logical_ranks : world;
     const Part of = logical();
     const std::int64_t begin = part_of(count, static_cast<int>(of.begin), ranks).begin;
     return {begin, part_of(count, static_cast<int>(of.begin + of.count), ranks).begin - begin};
+  }
+  // Returns the rows of logical rank v in a step of `count` rows; without logical ranks, those of this process.
+  [[nodiscard]] Part rows_of(std::int64_t v, std::int64_t count) const noexcept {
+    return logical_ranks > 0 ? part_of(count, static_cast<int>(v), logical_ranks) : rows(count);
   }
   // Returns the largest number of rows that any process has in a step of `count` rows. With bounds, that of this
   // process: a slow one does not need the memory of a fast one.
@@ -94,10 +104,12 @@ struct Placement {
  private:
   void check_bounds() const {
     const bool whole = bounds.size() == static_cast<std::size_t>(world) + 1 && bounds.front() == 0 &&
-                       bounds.back() == logical_ranks && std::is_sorted(bounds.begin(), bounds.end());
+                       (logical_ranks > 0 ? bounds.back() == logical_ranks : bounds.back() > 0) &&
+                       std::is_sorted(bounds.begin(), bounds.end());
     if (whole) return;
     std::string got;
     for (const std::int32_t b : bounds) got += (got.empty() ? "" : ", ") + std::to_string(b);
+    if (logical_ranks == 0) fail<UsageError>("sampler", {"shares of rows for ", world, " processes, from 0 up"}, got);
     fail<UsageError>("sampler", {"shares of ", logical_ranks, " logical ranks for ", world, " processes, from 0 up"},
                      got);
   }

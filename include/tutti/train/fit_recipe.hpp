@@ -53,7 +53,8 @@ struct FitRecipe {  // arguments of fit(job, net, ...); only `train` has no defa
   // which may change at any step (TrainerOptions::logical_ranks). 0: each process is a rank.
   int logical_ranks = 0;
   bool allow_other_bits = false;  // as TrainerOptions::allow_other_bits
-  Shares shares = Shares::equal;  // of the logical ranks: measured ones follow the speed of the processes
+  Shares shares = Shares::equal;  // measured: those of the logical ranks follow the speed of the processes; rows: those
+                                  // of the rows, with other bits
   // Mixes the training images of a batch, for example mixer({.mixup_alpha = 0.2}) of data/augment/mix.hpp.
   RowMixer mix{};
   BatchMetric metric{};                   // your own metric, which selects the best checkpoint

@@ -165,8 +165,8 @@ class TimeEstimate {
   }
   if (r.shares.size() > most) line += " ...";
   char text[96];
-  std::snprintf(text, sizeof text, " of %lld logical ranks; a step computes %.3g s", static_cast<long long>(all),
-                r.after);
+  std::snprintf(text, sizeof text, " of %lld %s; a step computes %.3g s", static_cast<long long>(all),
+                r.by_rows ? "rows" : "logical ranks", r.after);
   line += text;
   if (r.before > r.after) {
     std::snprintf(text, sizeof text, ", before %.3g s", r.before);

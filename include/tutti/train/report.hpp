@@ -123,14 +123,16 @@ struct MembersReport {
   std::int64_t global_batch = 0;  // of the new generation's steps; 0: unknown
 };
 
-// The shares of the logical ranks after `step` (Shares::measured). All lists have one number for each rank.
+// The shares of the logical ranks (Shares::measured) or rows (Shares::rows) after `step`. All lists have one number for
+// each rank.
 struct SharesReport {
   std::int64_t step = 0;
-  std::vector<std::int32_t> shares;  // numbers of logical ranks
-  std::vector<double> seconds;       // measured, for one logical rank
+  std::vector<std::int32_t> shares;  // numbers of logical ranks or rows
+  std::vector<double> seconds;       // measured, for one logical rank or row
   double before = 0, after = 0;      // predicted seconds of a step without communication, with the earlier shares and
                                      // these; equal if the shares did not change
   std::string note{};                // about a rank that is too slow, for the user
+  bool by_rows = false;              // shares of rows
 };
 
 // How a run ended: "finished", "interrupted" or "failed", and the reason.

@@ -158,6 +158,7 @@ class RunLog : public FitListener {
     for (const std::int32_t n : r.shares) shares.emplace_back(static_cast<std::int64_t>(n));
     for (const double s : r.seconds) seconds.push_back(detail::finite(s));
     io::Json line = event("shares").set("step", r.step).set("shares", std::move(shares));
+    if (r.by_rows) line.set("of", "rows");
     line.set("seconds", std::move(seconds)).set("before", detail::finite(r.before));
     line.set("after", detail::finite(r.after));
     if (!r.note.empty()) line.set("note", utf8_text(r.note));

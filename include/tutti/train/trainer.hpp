@@ -111,6 +111,8 @@ class Trainer {
   // With logical ranks: gives each process those from bounds[r] to bounds[r + 1] in the following steps and evaluations
   // (Placement::bounds); empty: equal shares. All ranks must set the same ones, and the results are the same bits. They
   // are equal again after reform(). Throws UsageError for bounds of another number of processes or logical ranks.
+  // Without logical ranks: in the following steps the running statistics are the mean over the processes weighted by
+  // their rows, so that a process without rows changes nothing. Throws UsageError if the backend is that of a device.
   void set_shares(std::vector<std::int32_t> bounds);
   // Returns how the following steps are divided, without their batch.
   [[nodiscard]] Placement placement() const;

@@ -329,8 +329,8 @@
     run.changes.map((c) => [number(c.step), duration(axes.time.of(run, c.step)), number(c.ranks), duration(c.seconds), number(c.batch)]))));
 
   const shared = data.runs.filter((r) => r.shares.length);
-  if (shared.length) section("Shares of logical ranks", ...shared.map((run) => table(several ? run.name : "When the shares followed the speed of the ranks",
-    ["after step", "time of training", "logical ranks of each rank", "a step computes", "before", "note"],
+  if (shared.length) section("Shares by speed", ...shared.map((run) => table(several ? run.name : "When the shares followed the speed of the ranks",
+    ["after step", "time of training", "logical ranks (or rows) of each rank", "a step computes", "before", "note"],
     run.shares.map((c) => [number(c.step), duration(axes.time.of(run, c.step)), c.shares, duration(c.after), duration(c.before), c.note]))));
 
   // Confusion matrices.

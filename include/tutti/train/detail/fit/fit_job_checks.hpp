@@ -48,7 +48,12 @@ inline void check_recipe(const FitRecipe& r) {
   if (r.shares == Shares::measured && r.logical_ranks == 0)
     fail<UsageError>("fit .shares", "Shares::equal without .logical_ranks", "Shares::measured",
                      "set .logical_ranks, for example to 8 times the number of processes, so that the results do not "
-                     "depend on the shares");
+                     "depend on the shares; Shares::rows needs none");
+  if (r.shares == Shares::rows && r.logical_ranks > 0)
+    fail<UsageError>("fit .shares", "Shares::measured with .logical_ranks", "Shares::rows",
+                     "Shares::measured keeps the bits");
+  if (r.shares == Shares::rows && r.batch_per_worker > 0)
+    fail<UsageError>("fit .shares", "Shares::equal with .batch_per_worker", "Shares::rows", "leave out one of the two");
 }
 
 // Returns the net that the recipe trains: its labels are mixed if the recipe mixes images.
@@ -131,7 +136,7 @@ struct FitImages {
   add("fit .batch_per_worker", r.batch_per_worker);
   add("fit .ramp_steps", r.ramp_steps);
   add("fit .logical_ranks", r.logical_ranks);
-  add("fit .shares", r.shares == Shares::measured ? 1 : 0);
+  add("fit .shares", static_cast<std::int64_t>(r.shares));
   f.add("fit .run", r.run);
   const std::int64_t epoch = std::max<std::int64_t>((images.train.size() + r.batch - 1) / r.batch, 1);
   f.add("fit .schedule", text_of(r.schedule, epoch, r));

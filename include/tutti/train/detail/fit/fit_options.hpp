@@ -52,10 +52,10 @@ struct FitOptions {  // options of fit()
   // The global batch that the schedule's rate is meant for; 0: the batch at the beginning of the run, which a resumed
   // run keeps.
   std::int64_t rate_batch = 0;
-  // With logical ranks: whether the shares of the processes follow their measured speed. All ranks have the same value.
+  // Whether the shares of the processes follow their measured speed (train/shares.hpp). All ranks have the same value.
   Shares shares = Shares::equal;
   // For tests of measured shares: returns the seconds that this process is taken to have computed in a step.
-  std::function<double(std::int64_t step, std::int64_t logical_ranks)> share_seconds{};
+  std::function<double(std::int64_t step, std::int64_t share)> share_seconds{};
   bool report_first = false;  // also report the first step
   bool report_epochs = true;  // also report the last step of each epoch; that of the run is always reported
   std::int64_t evaluation_batch = 256;

@@ -65,7 +65,8 @@ class RunSources {
     }
     remember();
   }
-  // Continues at p as one rank of `size`, in steps of this global batch. bounds: as in Placement.
+  // Continues at p as one rank of `size`, in steps of this global batch. bounds: as in Placement. Without logical ranks
+  // the shares of an evaluation are equal: each rank has the memory for as many rows.
   void start(Position p, int rank, int size, std::int64_t global_batch, const std::vector<std::int32_t>& bounds = {}) {
     const auto place = [&](const BatchSource& s, std::int64_t batch) {
       Placement to = s.placement();
@@ -73,7 +74,7 @@ class RunSources {
       to.rank = rank;
       to.world = size;
       to.logical_ranks = logical_ranks_;
-      to.bounds = bounds;
+      to.bounds = logical_ranks_ > 0 || &s == train_ ? bounds : std::vector<std::int32_t>();
       return to;
     };
     train_->start(p, place(*train_, global_batch));

@@ -93,7 +93,7 @@ class RunMembers {
   void start_train() {
     Placement to = run_.train().placement();
     std::vector<std::int32_t> bounds = run_.trainer.placement().bounds;
-    if (to.logical_ranks == 0 || to.bounds == bounds) return run_.train().start(run_.position());
+    if (to.bounds == bounds) return run_.train().start(run_.position());
     to.bounds = std::move(bounds);
     run_.train().start(run_.position(), to);
   }

@@ -14,8 +14,8 @@
 
 namespace tutti::detail {
 
-// The shares of logical ranks in a run: measures this process, exchanges the times, and changes the shares of all
-// processes after the same step. Has no effect with Shares::equal.
+// The shares of logical ranks, or of rows, in a run: measures this process, exchanges the times, and changes the shares
+// of all processes after the same step. Has no effect with Shares::equal.
 class RunShares {
  public:
   // Throws UsageError if the run cannot have measured shares.
@@ -38,13 +38,20 @@ class RunShares {
   // of a step.
   TUTTI_CORE_FUNCTION void follow();
 
-  // The rank that had each logical rank in the last step, [logical ranks]; empty with Shares::equal. These are common
-  // facts of the run.
+  // The rank that had each logical rank or row in the last step, [logical ranks or rows]; empty with Shares::equal.
+  // These are common facts of the run.
   [[nodiscard]] std::vector<std::int64_t>& owners() noexcept { return owners_; }
   // Returns the bounds of the last step for so many processes.
   [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<std::int32_t> bounds_of_step(int world) const;
 
  private:
+  // Returns the logical ranks, or the rows of a full step.
+  [[nodiscard]] static int units_of(const RunContext& run) {
+    return run.options.shares == Shares::rows ? static_cast<int>(run.options.global_batch)
+                                              : run.trainer.options().logical_ranks;
+  }
+  [[nodiscard]] bool by_rows() const { return run_.options.shares == Shares::rows; }
+  TUTTI_CORE_FUNCTION void require_shares() const;
   [[nodiscard]] bool active() const { return measured_ && run_.strategy.size() > 1; }
   // Returns the times of all ranks.
   [[nodiscard]] std::vector<std::int64_t> exchange();

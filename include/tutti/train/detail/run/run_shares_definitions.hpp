@@ -23,16 +23,32 @@
 namespace tutti::detail {
 
 TUTTI_CORE_FUNCTION RunShares::RunShares(RunContext& run)
-    : run_(run), measured_(run.options.shares == Shares::measured), controller_(run.trainer.options().logical_ranks) {
+    : run_(run), measured_(run.options.shares != Shares::equal), controller_(units_of(run)) {
   if (!measured_) return;
-  if (run.strategy.owns_weights())
+  require_shares();
+  owners_.resize(static_cast<std::size_t>(units_of(run)));
+}
+
+TUTTI_CORE_FUNCTION void RunShares::require_shares() const {
+  const int logical = run_.trainer.options().logical_ranks;
+  if (run_.strategy.owns_weights())
     fail<UsageError>("fit", "equal shares, because workers do not wait for each other", "measured shares",
                      "leave the shares out, or use --strategy ps");
-  if (run.trainer.options().logical_ranks == 0)
-    fail<UsageError>(
-        "fit", "logical ranks, which measured shares divide", "no logical ranks",
-        "without them, shares would change what batch norm sees; set logical_ranks, or leave the shares out");
-  owners_.resize(static_cast<std::size_t>(run.trainer.options().logical_ranks));
+  if (!by_rows() && logical == 0)
+    fail<UsageError>("fit", "logical ranks, which measured shares divide", "no logical ranks",
+                     "set logical_ranks, or use Shares::rows, with which batch norm sees other rows if shares change");
+  if (!by_rows()) return;
+  if (logical > 0)
+    fail<UsageError>("fit", "no logical ranks with shares of rows", logical,
+                     "use Shares::measured, which keeps the bits");
+  if (run_.options.batch_per_worker > 0)
+    fail<UsageError>("fit", "a global batch that does not follow the number of workers, for shares of rows",
+                     {"a batch of ", run_.options.batch_per_worker, " for each worker"},
+                     "leave batch_per_worker or the shares out");
+  Backend& backend = run_.trainer.executor().backend();
+  if (!backend.memory().on_host())
+    fail<UsageError>("fit", "a backend on the processor, for shares of rows", backend.name(),
+                     "set logical_ranks and use Shares::measured, or leave the shares out");
 }
 
 TUTTI_CORE_FUNCTION void RunShares::begin() {
@@ -52,7 +68,7 @@ TUTTI_CORE_FUNCTION std::vector<std::int32_t> RunShares::begin_generation() {
   std::vector<std::int32_t> bounds = controller_.bounds();
   run_.trainer.set_shares(bounds);
   // Equal shares are not news.
-  const int world = run_.strategy.size(), ranks = run_.trainer.options().logical_ranks;
+  const int world = run_.strategy.size(), ranks = units_of(run_);
   unreported_ = false;
   for (int r = 0; r < world; ++r)
     unreported_ = unreported_ || bounds[static_cast<std::size_t>(r)] != part_of(ranks, r, world).begin;
@@ -126,6 +142,7 @@ TUTTI_CORE_FUNCTION void RunShares::change() {
 TUTTI_CORE_FUNCTION void RunShares::report(const ShareController::Decision& d) {
   SharesReport r;
   r.step = run_.at.step;
+  r.by_rows = by_rows();
   r.shares = controller_.shares();
   for (const std::int64_t t : controller_.nanoseconds()) r.seconds.push_back(static_cast<double>(t) * 1e-9);
   r.before = static_cast<double>(d.before) * 1e-9;
@@ -133,17 +150,15 @@ TUTTI_CORE_FUNCTION void RunShares::report(const ShareController::Decision& d) {
   if (d.slow >= 0) {
     const std::string who = "rank " + std::to_string(d.slow) + " (host " + host_of(d.slow) + ") ";
     const double own = r.seconds[static_cast<std::size_t>(d.slow)], others = static_cast<double>(d.others) * 1e-9;
+    const char* const unit = r.by_rows ? "row" : "logical rank";
     char text[256];
     if (r.shares[static_cast<std::size_t>(d.slow)] == 0)
-      std::snprintf(text, sizeof text,
-                    "computes nothing: one logical rank takes it %.3g s, a whole step takes the others %.3g s", own,
-                    others);
+      std::snprintf(text, sizeof text, "computes nothing: one %s takes it %.3g s, a whole step takes the others %.3g s",
+                    unit, own, others);
     else
-      std::snprintf(
-          text, sizeof text,
-          "is too slow for one logical rank: it takes %.3g s, without it a step takes the others %.3g s. hint: "
-          "more logical ranks are smaller",
-          own, others);
+      std::snprintf(text, sizeof text,
+                    "is too slow for one %s: it takes %.3g s, without it a step takes the others %.3g s. hint: %s",
+                    unit, own, others, r.by_rows ? "stop this process" : "more logical ranks are smaller");
     r.note = who + text;
   }
   run_.coordinator.tell([&](FitListener& l) { l.shares(r); });

@@ -127,6 +127,9 @@ class GradientExchange final : public Exchange {
     flags_written_ = tail_sent_ = false;
     held_back_ = false;
   }
+  // Sets the weight of this rank's running statistics in the sums of the following steps. Weights other than 1 are for
+  // backends whose memory is that of the host.
+  void weigh_states(double weight) noexcept { states_weight_ = weight; }
   // Sends no more of this step.
   void hold_back() noexcept { held_back_ = true; }
   void send(std::size_t slices, FunctionRef<void()> write_flags) override {
@@ -289,7 +292,18 @@ class GradientExchange final : public Exchange {
     const std::size_t n = e_->states().bytes();
     if (n == 0) return;
     b_.memory().copy(state_sums_, e_->state_data(), n);
+    if (states_weight_ != 1) scale_states();
     states_work_ = s_.reduce({Piece::Kind::statistics, 0, e_->states().dtype, sent({state_sums_, n}), 0});
+  }
+
+  void scale_states() {
+    const auto scale = [&](auto* v, auto weight) {
+      for (std::size_t i = 0; i < e_->states().count; ++i) v[i] *= weight;
+    };
+    if (e_->states().dtype == DType::f64)
+      scale(reinterpret_cast<double*>(state_sums_), states_weight_);
+    else
+      scale(reinterpret_cast<float*>(state_sums_), static_cast<float>(states_weight_));
   }
 
   Backend& b_;
@@ -311,6 +325,7 @@ class GradientExchange final : public Exchange {
   SharedMatrices shared_;  // without shares: there are none
   std::unique_ptr<IntegerSums> integers_;
   double seconds_waited_ = 0, seconds_sent_ = 0;
+  double states_weight_ = 1;
   StepTrace* trace_ = nullptr;
   const Stopwatch* since_ = nullptr;
 };

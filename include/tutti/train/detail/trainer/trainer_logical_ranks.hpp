@@ -61,6 +61,9 @@ TUTTI_CORE_FUNCTION void Trainer::set_shares(std::vector<std::int32_t> bounds) {
   Placement next{.rank = s_.rank(), .world = s_.size(), .logical_ranks = o_.logical_ranks};
   next.bounds = std::move(bounds);
   next.check();
+  if (o_.logical_ranks == 0 && !next.bounds.empty() && !b_.memory().on_host())
+    fail<UsageError>("trainer", "a backend on the processor, for shares of rows", b_.name(),
+                     "set logical_ranks, or leave the shares out");
   placed_ = std::move(next);
 }
 
