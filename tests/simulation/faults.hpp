@@ -124,6 +124,8 @@ class Faults {
       if (!simulation_.options.without.contains(f.number) && !launcher_.is_over()) begin_fault(f);
     }
   }
+  // Notes that a process may be lost from now on.
+  void excuse(const Process& p) { excuse(&p, 0); }
   // Returns when the last fault ends.
   [[nodiscard]] Nanos quiet_at() const noexcept { return quiet_at_; }
   // Returns whether a fault explains that the process is lost now.

@@ -100,6 +100,8 @@ class Job {
       if (p.number != 0) scheduler().kill(p, SIGKILL);
   }
   [[nodiscard]] bool power_was_cut() const noexcept { return power_cut_; }
+  // Notes that a worker is lost now because of a fault of the scenario.
+  void excuse(const Process& p) { faults_.excuse(p); }
   // Runs the job to its end, with its faults, and checks it. Returns whether the work of the job was done.
   bool run() {
     Scheduler& s = scheduler();

@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["-std=c++20", "-w", "-O1", "-UNDEBUG", "-pthread"]
 PIECE = 20  # seeds of one call
 PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", *f) for f in faults.TRAINING] +
-           [("tables", *f) for f in faults.TABLES] + [("hosts", *f) for f in faults.HOSTS_FAULTS] + faults.SEPARATE)
+           [("shares", *f) for f in faults.SHARES] + [("tables", *f) for f in faults.TABLES] +
+           [("hosts", *f) for f in faults.HOSTS_FAULTS] + faults.SEPARATE)
 SEPARATE = {name: (file, text, wrong) for _, name, file, text, wrong in faults.SEPARATE}
 # Options of the program that a fault needs.
 OPTIONS = {"short-pause-counts": ["--rank-timeout", "1"]}

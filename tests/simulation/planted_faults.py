@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The faults that planted.py plants, in six lists. A comment over an old error has the subject of its mending commit.
+"""The faults that planted.py plants, in seven lists. A comment over an old error has the subject of its mending commit.
 
 A fault is: name, header below include/tutti (or a file of tools/), text in it, text with the fault. The word PLANTED
 in the latter stands for a condition that is true while the fault is planted. Without the word, an expression or
@@ -29,6 +29,7 @@ SERVE = "strategy/parameter_server/server/serve_generations.hpp"
 FLAG = "comm/interrupt_flag.hpp"
 VERDICT = "tools/launch/job/job_verdict.cpp"
 SUPERVISOR = "tools/launch/elastic/elastic.cpp"
+SHARES_OF_RUN, SPEEDS = "train/detail/run/run_shares_definitions.hpp", "train/detail/run/share_controller.hpp"
 JOB_FOLDERS = "tools/launch/host/job_state.cpp"
 MEMBERS = "train/detail/run/elastic_members.hpp"
 COORDINATOR = "train/detail/fit/coordinator_definitions.hpp"
@@ -366,6 +367,22 @@ HOSTS_FAULTS = [
      'for (const auto& folder : job_folders("")) remove_files_of_lost_launcher(folder);', ";"),
     ("record-is-torn", JOB_FOLDERS, "const fs::path aside = io::aside_path(path);",
      "const fs::path aside = PLANTED ? path : io::aside_path(path);"),
+]
+
+# Faults of shares by speed.
+SHARES = [
+    ("slowest-step-is-the-speed", SPEEDS, "static_cast<std::ptrdiff_t>((n - 1) / 2)",
+     "static_cast<std::ptrdiff_t>(PLANTED ? n - 1 : (n - 1) / 2)"),
+    ("speeds-are-exchanged-late", SPEEDS, "due_ = step + interval;", "due_ = step + 4 * interval;"),
+    ("speed-is-that-of-a-step", SPEEDS, "seconds * 1e9 / static_cast<double>(shares)",
+     "seconds * 1e9 / (PLANTED ? 1 : static_cast<double>(shares))"),
+    ("loader-keeps-its-shares", SHARES_OF_RUN, "train.start(run_.position(), to);", "train.start(run_.position());"),
+    ("read-batches-are-skipped", SHARES_OF_RUN, "train.start(run_.position(), to);",
+     "train.start(advance(run_.position(), train.size(), to.global_batch, to.epoch_end), to);"),
+    ("owners-of-the-first-rank-are-lost", SHARES_OF_RUN, "if (owner >= 0 && owner < world)",
+     "if ((PLANTED ? owner > 0 : owner >= 0) && owner < world)"),
+    ("new-generation-keeps-shares", SHARES_OF_RUN, "  run_.trainer.set_shares(bounds);\n  // Equal",
+     "  if (!PLANTED) run_.trainer.set_shares(bounds);\n  // Equal"),
 ]
 
 # Faults that are compiled one by one: scenario, name, file, text, wrong text.

@@ -34,7 +34,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECE = 100  # seeds of one call of the program
-SCENARIOS = ["members", "training", "tables", "hosts"]
+SCENARIOS = ["members", "training", "tables", "hosts", "shares"]
 
 
 def program(options):

@@ -13,7 +13,7 @@ from pathlib import Path
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 RUN = Path(__file__).with_name("run.py")
 
-SCENARIOS = ["members", "training", "tables", "hosts"]
+SCENARIOS = ["members", "training", "tables", "hosts", "shares"]
 
 
 def run(scenario, *options):
@@ -86,6 +86,10 @@ class Seeds(unittest.TestCase):
         done = run("training", "--first-seed", "1", "--seeds", "200")
         self.assertEqual(done.returncode, 0, done.stdout)
 
+    def test_shares(self):
+        done = run("shares", "--first-seed", "1", "--seeds", "60")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
     def test_run(self):
         done = subprocess.run([sys.executable, RUN, "--seeds", "20", "--jobs", "1", "--build", BUILD], text=True,
                               capture_output=True)
@@ -127,7 +131,7 @@ class Seeds(unittest.TestCase):
             (build / "mended").touch()
             for name in SCENARIOS:
                 self.write_stand_in(build, name)
-            # Two pieces, with 50 ms for each scenario.
+            # Two pieces, with 40 ms for each scenario.
             command = [sys.executable, RUN, "--build", build, "--jobs", "1", "--piece", "0.0033333", "--night",
                        "0.00011111"]
             store = build / "simulation-night.json"
@@ -149,8 +153,9 @@ class Seeds(unittest.TestCase):
             done = subprocess.run(command, text=True, capture_output=True)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             after = {s: all_of(s) for s in SCENARIOS}
-            self.assertGreater(after["hosts"], before["hosts"])
-            self.assertEqual({**after, "hosts": 0}, {**before, "hosts": 0})
+            name = last["scenario"]
+            self.assertGreater(after[name], before[name])
+            self.assertEqual({**after, name: 0}, {**before, name: 0})
             seeds = sum(p["seeds"] for p in json.loads(store.read_text()))
             self.assertEqual(seeds, sum(after.values()))
             self.assertIn(f"| all | all | {seeds:,} |", done.stdout)
