@@ -4,7 +4,8 @@
 
 # unpacked FILE.xz FOLDER: unpacks the file into the folder unless it is there. Some images have no xz.
 unpacked() {
-  local to=$2/$(basename "$1" .xz)
+  local to
+  to=$2/$(basename "$1" .xz)
   [[ -s $to ]] && return
   if have xz; then xz -dc "$1" >"$to"; else "$python" -c 'import lzma, shutil, sys
 with lzma.open(sys.argv[1]) as f, open(sys.argv[2], "wb") as to:
