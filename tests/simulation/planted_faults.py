@@ -4,6 +4,17 @@
 A fault is: name, header below include/tutti (or a file of tools/), text in it, text with the fault. The word PLANTED
 in the latter stands for a condition that is true while the fault is planted. Without the word, an expression or
 statement that replaces the whole text.
+
+Eleven changes that no user and no process can notice were replaced, before the checks were written that find the others:
+- report-before-start-is-in-order, group-outlasts-the-generation: Elastic reports a group that did not form as failed.
+- reports-of-older-generations-count, old-reports-of-cuts-count, cuts-outlast-the-generation: a process sends nothing
+  about a generation after its report, a connection keeps the order, and the next generation waits for all reports.
+- too-few-is-enough: without a worker there is no state to wait for, so none of the waiting workers counts as coming.
+- waiting-loss-blocks: a generation that the loss of a waiting worker allows needs three workers as the minimum, and
+  the launcher ends such a job, too.
+- leaving-worker-has-done-the-work: it was right. The code was wrong, and this error is in the list now.
+- listener-outlives-its-owner, change-is-not-known: both listeners own what they use, and are there before any change.
+- waiters-are-not-woken: waits on a channel look again each 100 ms.
 """
 
 ARBITER = "cluster/arbiter/arbiter.hpp"
@@ -62,8 +73,8 @@ OLD = [
     ("reported-members-wait-for-ever", ARBITER, "(p.state == State::member && p.reported)) && !o_.starter_ends)",
      "(!PLANTED && p.state == State::member && p.reported)) && !o_.starter_ends)"),
     # A death before the first step while another one joins does not end the job
-    ("report-before-start-is-in-order", ARBITER, "|| !going_ || level_ == Urgency::none)",
-     "|| (!PLANTED && !going_) || level_ == Urgency::none)"),
+    ("failed-step-is-a-change-in-order", ARBITER, "|| level_ == Urgency::none) return change(Urgency::broken);",
+     "|| level_ == Urgency::none) return change(PLANTED ? Urgency::step : Urgency::broken);"),
     # A worker that dies before the first step does not end an elastic job
     ("state-is-there-before-the-group", ARBITER, "p->state = State::member;",
      "p->holds = true; p->state = State::member;"),
@@ -86,7 +97,7 @@ OLD = [
     # Nonsense on a channel is told of; a process that an error ends does not leave as if it were done
     ("error-leaves-as-if-done", CHANNEL, "if (std::uncaught_exceptions() == exceptions_) leave();", "leave();"),
     # Parameter servers name ...; a channel's listener ends before it is taken away; ...
-    ("listener-outlives-its-owner", CHANNEL, "{ const std::lock_guard told(telling_); }", ";"),
+    ("only-the-first-change-is-told", CHANNEL, "tell = on_change_;", "tell = std::exchange(on_change_, nullptr);"),
     # Servers that own weights keep their state, and go on from it when they are started again
     ("stop-keeps-servers", ARBITER,
      "    release_servers();\n    try_issue();\n  }\n  // Removes processes that have been",
@@ -147,14 +158,15 @@ OTHER = [
     ("leaving-member-stays", NEXT, "const bool leaves = c.leaving && !keep",
      "const bool leaves = !PLANTED && c.leaving && !keep"),
     ("leaving-member-may-not-leave", NEXT, "  return kept ||\n", "  return !PLANTED && kept ||\n"),
-    ("too-few-is-enough", NEXT, "next.too_few = workers_of(members) == 0 ||",
-     "next.too_few = (!PLANTED && workers_of(members) == 0) ||"),
+    ("minimum-of-workers-is-ignored", NEXT, "|| workers_of(members) + coming < least;",
+     "|| (!PLANTED && workers_of(members) + coming < least);"),
     ("no-wait-for-reports", ARBITER, "if (o_.reports && any(at_work)) return;", ";"),
     ("loss-is-not-announced", ARBITER, "lost_.push_back(p.member);\n    change(Urgency::broken);",
      "lost_.push_back(p.member);"),
     ("loss-is-in-order", ARBITER, "lost_.push_back(p.member);\n    change(Urgency::broken);",
      "lost_.push_back(p.member);\n    change(Urgency::step);"),
-    ("waiting-loss-blocks", ARBITER, "if (!was_member) return try_issue();", "if (!was_member) return;"),
+    ("waiting-loss-ends-the-generation", ARBITER, "if (!was_member) return try_issue();",
+     "if (!was_member) return PLANTED ? change(Urgency::broken) : try_issue();"),
     ("broken-group-starts", ARBITER, "if (!takes_part || level_ == Urgency::broken || p.standing) return;",
      "if (!takes_part || p.standing) return;"),
     ("group-starts-early", ARBITER, "if (q.state == State::member && !q.standing) return;", ";"),
@@ -189,20 +201,19 @@ OTHER = [
      "names(a, b) || names(b, a) : PLANTED ? names(a, b) || names(b, a) : names(a, b) && names(b, a);"),
     ("reachable-again-is-not-heard", CUT, "c.operation = u.members.empty() ? 0 : u.operation;",
      "if (u.members.empty()) return; c.operation = u.operation;"),
-    ("old-reports-of-cuts-count", ARBITER, "(u.generation == generation_ && !p.reported)", "true"),
-    ("cuts-outlast-the-generation", ARBITER, "if (o_.reports) p->operation = 0, p->unreachable.clear();", ";"),
+    ("cuts-while-forming-are-ignored", ARBITER, "(u.generation == generation_ && !p.reported)",
+     "(u.generation == generation_ && !p.reported && (!PLANTED || going_))"),
+    ("cuts-outlast-the-report", ARBITER, "p.operation = 0, p.unreachable.clear();", ";"),
     ("reports-outlast-the-generation", ARBITER, "p->reported = p->standing = p->epoch_end = p->preparing = false;",
      "p->standing = p->epoch_end = p->preparing = false;"),
-    ("group-outlasts-the-generation", ARBITER, "    level_ = Urgency::none;\n    going_ = false;",
-     "    level_ = Urgency::none;\n    if (!PLANTED) going_ = false;"),
+    ("lost-members-outlast-the-generation", ARBITER, "    lost_.clear();\n", ";"),
     ("silence-of-half-the-time-out", ARBITER, "now - p.heard >= o_.rank_timeout)",
      "now - p.heard >= (PLANTED ? o_.rank_timeout / 2 : o_.rank_timeout))"),
     ("heartbeats-are-not-heard", ARBITER, "      p->heard = now;\n", "      if (!PLANTED) p->heard = now;\n"),
     ("silence-is-forgiven", ARBITER, "if (p.state != State::gone && now - p.heard",
      "if (!PLANTED && p.state != State::gone && now - p.heard"),
-    ("reports-of-older-generations-count", ARBITER,
-     "p.state != State::member || r.generation != generation_ || p.reported",
-     "p.state != State::member || (!PLANTED && r.generation != generation_) || p.reported"),
+    ("step-of-a-report-is-ignored", ARBITER, "p.step = r.step;", ";"),
+    ("waiting-worker-may-not-leave", ARBITER, "      release(p);\n      return try_issue();\n", ";"),
     ("finished-job-goes-on", ARBITER, "finished_ = finished_ || work_done;", ";"),
     ("lease-too-long", LEASE, "since_.second + timeout_ / 4 * 3",
      "since_.second + (PLANTED ? timeout_ * 2 : timeout_ / 4 * 3)"),
@@ -213,7 +224,9 @@ OTHER = [
      "spent_ += gap;"),
     ("old-change-counts", CHANNEL, "return change_ && change_->generation >= taken_ ? change_ : std::nullopt;",
      "return change_;"),
-    ("change-is-not-known", CHANNEL, "if (change_ && change_->generation >= taken_) known = change_;", ";"),
+    ("change-of-this-generation-is-not-seen", CHANNEL,
+     "return change_ && change_->generation >= taken_ ? change_ : std::nullopt;",
+     "return change_ && change_->generation > taken_ ? change_ : std::nullopt;"),
     ("broken-group-is-awaited", CHANNEL, "return going_ >= generation || changed();", "return going_ >= generation;"),
     ("broken-group-goes-on", CHANNEL, "reports of only some members\");\n",
      "reports of only some members\");\n    if (PLANTED) return true;\n"),
@@ -221,7 +234,8 @@ OTHER = [
      "if (std::holds_alternative<control::LeaveGranted>(message)) released_ = left_ = true;",
      ";"),
     ("stop-is-not-heard", CHANNEL, "if (std::holds_alternative<control::Stop>(message)) stop_requested_ = true;", ";"),
-    ("waiters-are-not-woken", CHANNEL, "if (!held) news_.notify_all();", ";"),
+    ("answer-counts-for-the-newest-heartbeat", LEASE, "since_ = std::pair{true, sent_.front().second};",
+     "since_ = std::pair{true, sent_.back().second};"),
     ("first-heartbeat-is-late", CHANNEL, "assignment_->rank_timeout / 5", "assignment_->rank_timeout * 5"),
     ("assignment-is-taken-twice", CHANNEL, "taken_ = assignment_->generation;", ";"),
     ("change-before-the-flag", ELASTIC,
