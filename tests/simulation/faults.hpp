@@ -279,8 +279,10 @@ class Faults {
   }
   void pause(Process& p, Nanos time, Nanos suspended) {
     disturb(time);
-    p.paused_until = std::max(p.paused_until, simulation_.scheduler.now() + time);
-    p.clocks.suspend(suspended);
+    // Clocks stand still once, even if two faults suspend the machine at the same time.
+    const Nanos now = simulation_.scheduler.now(), before = std::max(now, p.paused_until);
+    p.paused_until = std::max(before, now + time);
+    p.clocks.suspend(std::min(suspended, p.paused_until - before));
   }
   void cut(Process& a, Process& b, std::uint64_t ways, Nanos time) {
     disturb(time);

@@ -40,6 +40,7 @@ class Job {
         plan_(simulation.options.seed, 4),
         timeout_(timeout_of(simulation.options, plan_.below(4))),
         replaces_(plan_.one_in(2)),
+        slow_start_(steps > 0 && !simulation.options.exhaustive && Random(simulation.options.seed, 10).one_in(4)),
         meeting_(simulation.network),
         launcher_(simulation.scheduler, simulation.network, meeting_, options(), replaces_,
                   [this, program = std::move(program)](Worker& w) { return run_worker(w, program); }),
@@ -81,10 +82,15 @@ class Job {
       scheduler().fail(w.process->name + " may write, but the arbiter removed it before");
   }
 
+  // Call it when a worker has entered a generation.
+  void entered(const Worker& w, std::uint64_t generation) { launcher_.checks().entered(w, generation); }
   // Call it if a worker that joins would have the authority and has no state. Throws if all workers that had it were
-  // lost while they sent it.
+  // lost while they sent it, or all founders before they had it.
   void fail_without_state(const Worker& w) {
-    if (w.stood < 2) scheduler().fail(w.process->name + " has the authority and no state");
+    const auto founded = [](const Worker& o) { return !o.joins && o.stood > 0; };
+    const auto& all = launcher_.workers();
+    if (w.stood < 2 && std::any_of(all.begin(), all.end(), founded))
+      scheduler().fail(w.process->name + " has the authority and no state");
     state_lost_ = true;
     tutti::fail<CommunicationError>("members", "a member with the state of the run", "no such member");
   }
@@ -114,6 +120,7 @@ class Job {
                " s after the last fault: " + s.threads_text());
       s.sleep(200 * ms);
       check_losses();
+      check_progress();
     }
     if (power_cut_) return false;
     check_losses();
@@ -131,7 +138,8 @@ class Job {
     o.rank_timeout = std::chrono::nanoseconds(timeout_);
     o.at_epoch = plan_.one_in(3);
     if (serves_ && plan_.one_in(3)) o.servers = 1 + static_cast<int>(plan_.below(2));
-    if (serves_ && o.workers > 1 && plan_.one_in(4)) o.min_workers = 2;
+    if (serves_ && o.workers > 1 && plan_.one_in(4))
+      o.min_workers = 2 + static_cast<int>(plan_.below(static_cast<std::uint64_t>(o.workers - 1)));
     if (simulation_.options.exhaustive) {
       o = {};
       o.elastic = true;
@@ -148,6 +156,7 @@ class Job {
   }
   [[nodiscard]] int run_worker(Worker& w, const Program& program) {
     int code = 1;
+    if (slow_start_) scheduler().sleep(Random(simulation_.options.seed, 2000 + w.connection).between(0, second));
     try {
       code = program(*this, w);
     } catch (const Error& e) {
@@ -162,7 +171,8 @@ class Job {
   // A worker is lost only because of a fault, or because the job fails.
   void check_losses() {
     for (const Worker& w : launcher_.workers()) {
-      if (w.lost_at == never || launcher_.failed()) continue;
+      check_silence(w);
+      if (w.lost_at == never || w.lost_at > launcher_.failed_at() || state_lost_) continue;
       // It hears of its removal as soon as it can hear anything.
       const Nanos since = scheduler().now() - w.lost_at;
       if (w.process->runs() && since > timeout_ / 2 + second && launcher_.checks().calm_since(w.lost_at))
@@ -171,14 +181,32 @@ class Job {
         scheduler().fail(w.process->name + " is lost without a fault: " + w.process->error);
     }
   }
+  // The arbiter removes a machine that lost its power after the time-out. The clocks differ by less than a hundredth.
+  void check_silence(const Worker& w) {
+    const Process& p = *w.process;
+    if (!w.in_job() || p.runs() || !simulation_.silent.contains(&p) || launcher_.failed()) return;
+    const Nanos silent = scheduler().now() - std::max(p.ended_at, launcher_.checks().last_event());
+    if (silent > timeout_ + second) scheduler().fail(p.name + " is silent and is not removed");
+  }
+  // Something happens in a job within the longest wait: that of the launcher for a machine that does not answer.
+  void check_progress() {
+    const Nanos since = scheduler().now() - launcher_.checks().last_event();
+    if (!launcher_.checks().follows() || launcher_.failed() || since < timeout_ + 25 * second) return;
+    scheduler().fail("nothing has happened for " + std::to_string(since / second) +
+                     " s: " + scheduler().threads_text());
+  }
   [[nodiscard]] bool check_end() {
     Scheduler& s = scheduler();
-    bool done = false, holder = false, servers = false, server = false, killed = false;
+    bool done = false, begun = false, holder = false, servers = false, server = false, killed = false;
     for (const Worker& w : launcher_.workers()) {
       const Process& p = *w.process;
       if (p.runs()) s.fail(p.name + " still runs");
       const bool exited = p.state == Process::State::exited;
+      const bool stopped = launcher_.stopping() && p.code == static_cast<int>(ExitCode::terminated);
+      if (exited && p.code != 0 && p.code != static_cast<int>(ExitCode::communication) && !stopped)
+        s.fail(p.name + " exited with " + std::to_string(p.code) + ": " + p.error);
       killed = killed || !exited;
+      begun = begun || w.stood > 0;
       servers = servers || w.role == control::Role::server;
       server = server || (w.role == control::Role::server && w.lost_at == never && exited && !w.asked_to_leave);
       done = done || (exited && p.code == 0 && w.did_work);
@@ -186,11 +214,10 @@ class Job {
       if (!exited || w.lost_at != never || launcher_.failed() || state_lost_) continue;
       // A fault may have kept the arbiter's answer from a worker that it let go.
       if (w.left && w.asked_to_leave && faults_.excuses(p, p.ended_at)) continue;
-      if (p.code != 0 && !(launcher_.stopping() && p.code == static_cast<int>(ExitCode::terminated)))
-        s.fail(p.name + " exited with " + std::to_string(p.code) + ": " + p.error);
+      if (p.code != 0 && !stopped) s.fail(p.name + " exited with " + std::to_string(p.code) + ": " + p.error);
     }
     // The job may have lost all its founders before it began.
-    const bool failed = launcher_.failed() || launcher_.arbiter().generation() == 0 || state_lost_;
+    const bool failed = launcher_.failed() || !begun || state_lost_;
     const int code = launcher_.process().code;
     if (done && code != 0 && launcher_.failed() && !launcher_.had_too_few())
       s.fail("the work is done, and the job exits with " + std::to_string(code));
@@ -199,8 +226,8 @@ class Job {
     if (!failed && !launcher_.stopping() && !done) s.fail("no worker has done the work of the job");
     if (!launcher_.stopping() && failed == (code == 0)) s.fail("the job exits with " + std::to_string(code));
     // A job that was stopped exits with 143, or with 5 if a process was killed meanwhile.
-    const bool stopped = code == static_cast<int>(ExitCode::terminated) || (killed && code != 0);
-    if (launcher_.stopping() && !failed && !done && !stopped)
+    const bool as_stopped = code == static_cast<int>(ExitCode::terminated) || (killed && code != 0);
+    if (launcher_.stopping() && !failed && !done && !as_stopped)
       s.fail("the job was stopped and exits with " + std::to_string(code));
     return done;
   }
@@ -209,7 +236,7 @@ class Job {
   bool serves_;
   Random plan_;
   Nanos timeout_;
-  bool replaces_, power_cut_ = false, state_lost_ = false;
+  bool replaces_, slow_start_, power_cut_ = false, state_lost_ = false;
   Meeting meeting_;
   Launcher launcher_;
   Faults faults_;

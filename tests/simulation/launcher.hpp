@@ -60,6 +60,8 @@ class Launcher {
   [[nodiscard]] bool is_over() const noexcept { return !process_->runs(); }
   // Returns whether the arbiter decided that the job cannot continue.
   [[nodiscard]] bool failed() const noexcept { return fatal_; }
+  // Returns when the job failed. Processes may end for that reason from then on.
+  [[nodiscard]] Nanos failed_at() const noexcept { return failed_at_; }
   // Returns whether it ended the job because there were too few workers.
   [[nodiscard]] bool had_too_few() const noexcept { return had_too_few_; }
   [[nodiscard]] bool stopping() const noexcept { return service_.arbiter().stopping(); }
@@ -87,6 +89,7 @@ class Launcher {
     const bool stays = !stood_ || (w.member && !service_.arbiter().can_spare({w.connection}));
     if (w.ended || (checks_.follows() && stays)) return;
     w.asked_to_leave = true;
+    w.unwanted = stood_ && !service_.knows(w.connection);
     if (service_.knows(w.connection)) checks_.asks_to_leave(w, at_epoch_);
     service_.arbiter().ask_to_leave(w.connection);
   }
@@ -153,9 +156,9 @@ class Launcher {
       if (n < 0) return;
       w.closed = n == 0;
       if (w.closed) return;
-      checks_.hear(w, std::string_view(frame).substr(0, static_cast<std::size_t>(n)));
-      if (!service_.receive(w.connection, std::string_view(frame).substr(0, static_cast<std::size_t>(n)),
-                            control::now()))
+      const auto taken = std::string_view(frame).substr(0, static_cast<std::size_t>(n));
+      checks_.hear(w, taken, stopping());
+      if (!service_.receive(w.connection, taken, control::now()))
         scheduler_.fail(w.process->name + " sent an invalid frame");
       decide();
       send();
@@ -202,11 +205,11 @@ class Launcher {
                       (d.fatal ? ", fatal" : ""));
       if (d.kind == Kind::left) {
         w.left = true;
-        checks_.left(w);
+        checks_.left(w, d.work_done);
         w.did_work = w.did_work || d.work_done;
         continue;
       }
-      checks_.lost(w, d.unreachable);
+      if (d.kind == Kind::lost) checks_.lost(w, d);
       w.refused = d.kind == Kind::refused;
       w.lost_at = scheduler_.now();
       w.unreachable = d.unreachable;
@@ -217,11 +220,13 @@ class Launcher {
   }
   void give_up() {
     fatal_ = true;
+    failed_at_ = std::min(failed_at_, scheduler_.now());
     gave_up_at_ = scheduler_.now();
     give_up_at_ = gave_up_at_ + 30 * second;
   }
   void end_at_once() {
     fatal_ = true;
+    failed_at_ = std::min(failed_at_, scheduler_.now());
     problem_ = static_cast<int>(ExitCode::communication);
     give_up_at_ = gave_up_at_ = scheduler_.now();
   }
@@ -242,9 +247,12 @@ class Launcher {
   }
   void send() {
     service_.send([&](control::ConnectionId c, std::string_view frame) {
-      const Worker& w = workers_.at(static_cast<std::size_t>(c));
-      if (!w.ended) (void)::send(w.descriptor, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      Worker& w = workers_.at(static_cast<std::size_t>(c));
+      if (w.ended) return;
+      checks_.tell(w, frame);
+      (void)::send(w.descriptor, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     });
+    checks_.round(service_.arbiter());
   }
   [[nodiscard]] bool may_replace() const {
     return !fatal_ && !stopping_ && !service_.arbiter().finished() && replacements_ < most_replacements;
@@ -288,7 +296,7 @@ class Launcher {
   std::size_t replacements_ = 0;
   bool fatal_ = false, stopping_ = false, stood_ = false, had_too_few_ = false;
   int problem_ = 0;
-  Nanos give_up_at_ = never, gave_up_at_ = never, too_few_at_ = never;
+  Nanos give_up_at_ = never, gave_up_at_ = never, failed_at_ = never, too_few_at_ = never;
 };
 
 }  // namespace tutti::simulation

@@ -30,6 +30,7 @@ struct State {
 
 void take_state(Job& job, Worker& me, Elastic<MeshFactory>& strategy, State& state) {
   const std::int64_t before = state.step;
+  job.entered(me, strategy.membership().generation);
   // As fit() does, a process without the state ends if all that had it are lost. The arbiter ends such a job itself.
   if (me.joins && !me.holds && strategy.members()->has_authority()) job.fail_without_state(me);
   State theirs = state;
@@ -46,6 +47,7 @@ std::array<double, 3> step(Job& job, Worker& me, Elastic<MeshFactory>& strategy,
   const Nanos asked = job.scheduler().now();
   if (!members.await_lease()) fail_without_lease();
   job.check_write(me, asked);
+  if (const Nanos again = job.scheduler().now(); members.may_write()) job.check_write(me, again);
   if (std::exchange(me.signalled, false)) members.ask_to_leave();
   job.compute();
   using Change = ElasticMembership::Change;
@@ -62,8 +64,8 @@ std::array<double, 3> step(Job& job, Worker& me, Elastic<MeshFactory>& strategy,
 int serve(Job& job, Worker& me) {
   const auto channel = Job::channel(me);
   ps::serve_generations(*channel, Job::elastic_options(me),
-                        [&](const Assignment& a, ControlChannel& c, InterruptFlag&) {
-                          return std::make_unique<MeshServer>(job.meeting(), a, c);
+                        [&](const Assignment& a, ControlChannel& c, InterruptFlag& flag) {
+                          return std::make_unique<MeshServer>(job.meeting(), a, c, flag);
                         });
   return 0;
 }

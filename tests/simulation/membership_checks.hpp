@@ -7,6 +7,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -15,43 +16,18 @@
 #include <tutti/cluster/channel/control_messages.hpp>
 
 #include "mesh.hpp"
+#include "message_checks.hpp"
 #include "scheduler.hpp"
+#include "worker.hpp"
 
 namespace tutti::simulation {
-
-// A process of a simulated job, as the launcher knows it and as the checks need it: a worker, or a server.
-struct Worker {
-  control::ConnectionId connection = 0;
-  control::Role role = control::Role::worker;
-  int place = 0;       // its number among the processes of its role
-  bool joins = false;  // it was not started with the job
-  Process* process = nullptr;
-  int descriptor = -1;  // the launcher's end of its channel
-  int channel = -1;     // its own end
-  bool closed = false;  // its channel has ended
-  bool ended = false;   // the launcher knows its end
-  bool asked_to_leave = false, signalled = false;
-  bool holds = false;  // it has trained in a generation, so it has the state
-  bool left = false, did_work = false, unreachable = false, refused = false;
-  Nanos lost_at = never;     // the arbiter has removed it
-  Nanos replace_at = never;  // the launcher starts another worker for it
-  // What the arbiter has received from it.
-  control::MessageAssembler assembler{};
-  control::ProcessId id = 0;
-  bool member = false, reported = false, epoch_end = false, leaves_at_epoch = false;
-  std::uint64_t step = 0;
-  int stood = 0;  // generations that it has formed with all others
-  std::vector<control::ProcessId> cut_from{};
-  std::int64_t joins_after = -1, leaves_after = -1;  // the newest step when it asked; -1: it has not asked
-  Nanos asked_at = 0;
-};
 
 // Checks what the documents promise about members: which of them get in, leave and are removed, when, and who has the
 // authority (docs/explanation/elasticity.md and ranks.md). It knows only the messages of the processes to the arbiter.
 class MembershipChecks {
  public:
   MembershipChecks(Scheduler& s, Meeting& meeting, std::deque<Worker>& workers, const control::ArbiterOptions& o)
-      : scheduler_(s), meeting_(meeting), workers_(workers), o_(o) {}
+      : scheduler_(s), meeting_(meeting), workers_(workers), o_(o), messages_(s, workers) {}
 
   // Call it if the scenario calls reached().
   void follow(std::int64_t steps_an_epoch) { steps_an_epoch_ = steps_an_epoch; }
@@ -61,23 +37,32 @@ class MembershipChecks {
   // Returns whether no fault has delayed messages since then.
   [[nodiscard]] bool calm_since(Nanos time) const { return disturbed_until_ < time; }
   [[nodiscard]] const std::int64_t& newest_step() const noexcept { return newest_; }
+  // Returns when a member, a generation or a step came or ended last, or a fault that delays messages.
+  [[nodiscard]] Nanos last_event() const noexcept { return std::max(last_event_, disturbed_until_); }
+  // A worker has entered a generation.
+  void entered(const Worker& w, std::uint64_t generation) {
+    if (messages_.stands() < generation) fail(w.process->name + " begins with a group that others have not formed");
+  }
 
   // ---- messages to the arbiter ----
-  void hear(Worker& w, std::string_view frame) {
+  void hear(Worker& w, std::string_view frame, bool stopping) {
     const auto bytes = w.assembler.take(frame, control::longest_message);
     if (!bytes) return;
     const control::Message m = control::decode(*bytes);
+    messages_.hear(w, m, stopping);
+    if (std::holds_alternative<control::Heartbeat>(m)) check_heartbeat(w);
     if (std::holds_alternative<control::Enrol>(m)) ask(w, w.joins_after);
     if (const auto* l = std::get_if<control::Leave>(&m); l != nullptr && !l->done && w.member) asks_to_leave(w, false);
     if (const auto* u = std::get_if<control::UnreachablePeers>(&m);
         u != nullptr && u->generation == generation_ && !w.reported)
       w.cut_from = u->members;
     const auto* r = std::get_if<control::Report>(&m);
-    if (r == nullptr || r->generation != generation_ || w.reported) return;
+    if (r == nullptr || r->generation != generation_ || !w.member || w.reported) return;
     w.reported = true;
     w.cut_from.clear();
     w.step = r->step;
     w.epoch_end = r->epoch_end;
+    messages_.reports(w, *r);
   }
   void asks_to_leave(Worker& w, bool at_epoch) {
     if (w.leaves_after >= 0) return;
@@ -86,8 +71,13 @@ class MembershipChecks {
   }
   void stops() { ask(stop_, stop_.leaves_after); }
 
-  // ---- decisions of the arbiter ----
+  // ---- messages and decisions of the arbiter ----
+  void tell(Worker& w, std::string_view frame) {
+    if (const auto bytes = w.told.take(frame, control::longest_message)) messages_.tell(w, control::decode(*bytes));
+  }
+  void round(const control::Arbiter& arbiter) { messages_.round(arbiter); }
   void issued(const control::Arbiter& arbiter) {
+    last_event_ = scheduler_.now();
     generation_ = arbiter.generation();
     std::vector<Worker*> next;
     for (const control::Member& m : arbiter.members()) {
@@ -103,29 +93,39 @@ class MembershipChecks {
     if (o_.at_epoch) check_epoch(next);
     for (Worker& w : workers_) {
       w.member = std::find(next.begin(), next.end(), &w) != next.end();
+      if (w.member && w.unwanted) fail(w.process->name + " joins, and was asked to leave before it was there");
       w.reported = w.epoch_end = false;
+      w.beats = 0;
       w.cut_from.clear();
     }
+    if (!arbiter.stopping() && !arbiter.finished()) check_minimum();
+    messages_.issued(generation_);
   }
   void standing() {
+    last_event_ = scheduler_.now();
+    messages_.standing();
     for (Worker& w : workers_) {
       w.stood += w.member ? 1 : 0;
       if (w.member && meeting_.formed(*w.process) < generation_)
         fail("the group begins, and " + w.process->name + " has not formed it");
     }
   }
-  // unreachable: it was removed because it and another process cannot reach each other.
-  void lost(Worker& w, bool unreachable) {
-    if (unreachable) check_removed(w);
-    w.member = false;
+  void lost(Worker& w, const control::Decision& d) {
+    last_event_ = scheduler_.now();
+    if (d.unreachable) check_removed(w);
+    messages_.lost(w, d.fatal);
   }
-  void left(Worker& w) { w.member = false; }
+  void left(Worker& w, bool work_done) {
+    last_event_ = scheduler_.now();
+    messages_.left(w, work_done);
+  }
 
   // ---- steps ----
   // A worker has done a step. Checks that members come, leave and stop soon after they have asked.
   void reached(std::int64_t step, bool stopping) {
     if (step <= newest_) return;
     newest_ = step;
+    last_event_ = scheduler_.now();
     scheduler_.wake_all(&newest_);
     for (const Worker& w : workers_) {
       if (!w.process->runs() || w.lost_at != never || w.left || stopping || !calm_since(w.asked_at)) continue;
@@ -150,6 +150,18 @@ class MembershipChecks {
   [[nodiscard]] std::int64_t latest(std::int64_t asked, bool at_epoch) const {
     const std::int64_t step = asked + patience;
     return at_epoch ? (step / steps_an_epoch_ + 1) * steps_an_epoch_ : step;
+  }
+  // A member sends a heartbeat at least five times within the time-out, and messages can be late by a fifth of it.
+  void check_heartbeat(Worker& w) {
+    const Nanos before = std::exchange(w.heard_at, scheduler_.now());
+    if (w.member && ++w.beats > 2 && calm_since(before) && w.heard_at - before > o_.rank_timeout.count() * 9 / 20)
+      fail(w.process->name + " was silent for " + std::to_string((w.heard_at - before) / ms) + " ms");
+  }
+  // Workers that wait will join when the members have prepared their state.
+  void check_minimum() {
+    const auto counts = [](const Worker& w) { return w.role == control::Role::worker && w.in_job(); };
+    if (std::count_if(workers_.begin(), workers_.end(), counts) < o_.min_workers)
+      fail("a generation begins with fewer workers than the minimum");
   }
   // The authority is the oldest of the members with the most steps, or the oldest member of the first generation.
   void check_authority(const std::vector<Worker*>& next, control::ProcessId authority) {
@@ -209,7 +221,8 @@ class MembershipChecks {
   Worker stop_{};  // only the time of the request
   std::uint64_t generation_ = 0;
   std::int64_t newest_ = 0, steps_an_epoch_ = 0;
-  Nanos disturbed_until_ = 0;
+  Nanos disturbed_until_ = 0, last_event_ = 0;
+  MessageChecks messages_;
 };
 
 }  // namespace tutti::simulation

@@ -122,10 +122,12 @@ class MeshEngine {
     wake_write_ = io::Descriptor(ends[1]);
     const InterruptWatch watch(flag, [this] { give_up(); });
     // A connection needs both ways: the second message answers the first one.
-    for (int i = 0; i < 2; ++i)
+    for (std::uint64_t i = 0; i < forming; ++i)
       exchange({}, std::chrono::steady_clock::now() + std::chrono::seconds(60), "forming the group");
     meeting.formed(Scheduler::current()->process(), a.generation);
   }
+
+  static constexpr std::uint64_t forming = 2;  // operations that form a group
 
   [[nodiscard]] int rank() const noexcept { return a_.rank; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(a_.workers.size()); }
@@ -241,37 +243,49 @@ class MeshEngine {
 // A server of a generation: answers each operation when all workers have sent their messages. It replaces ps::Server.
 class MeshServer {
  public:
-  MeshServer(Meeting& meeting, const Assignment& a, ControlChannel& channel)
+  // Waits until all workers have formed the group. The flag ends the wait.
+  MeshServer(Meeting& meeting, const Assignment& a, ControlChannel& channel, InterruptFlag& flag)
       : channel_(channel), sockets_(meeting.sockets(a.generation, a.workers)), received_(sockets_.size()) {
+    const InterruptWatch watch(flag, [this] { stop(); });
+    while (answered_ < MeshEngine::forming) {
+      if (stopped_ || open() < sockets_.size()) fail<CommunicationError>("mesh server", "all workers", "a lost one");
+      answer();
+    }
     meeting.formed(Scheduler::current()->process(), a.generation);
   }
   // Workers say goodbye at the end of a generation. This server asks the arbiter instead.
   void run() {
-    while (!stopped_ && !is_over()) {
-      std::vector<pollfd> list;
-      for (const io::Descriptor& s : sockets_) list.push_back({s.get(), POLLIN, 0});
-      (void)::poll(list.data(), list.size(), 50);
-      for (std::size_t i = 0; i < list.size(); ++i)
-        if (list[i].revents != 0) take(i);
-      const auto [least, most] = std::minmax_element(received_.begin(), received_.end());
-      if (*least == answered_) continue;
-      answered_ = *least;
-      for (const io::Descriptor& s : sockets_)
-        if (s.get() >= 0) (void)::send(s.get(), &header_, sizeof header_, MSG_NOSIGNAL);
-    }
+    while (!stopped_ && !is_over()) answer();
   }
   void stop() { stopped_ = true; }
 
  private:
+  [[nodiscard]] std::size_t open() const {
+    return static_cast<std::size_t>(
+        std::count_if(sockets_.begin(), sockets_.end(), [](const io::Descriptor& s) { return s.get() >= 0; }));
+  }
+  void answer() {
+    std::vector<pollfd> list;
+    for (const io::Descriptor& s : sockets_) list.push_back({s.get(), POLLIN, 0});
+    (void)::poll(list.data(), list.size(), 50);
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (list[i].revents != 0) take(i);
+    const std::uint64_t least = *std::min_element(received_.begin(), received_.end());
+    if (least == answered_) return;
+    answered_ = least;
+    for (const io::Descriptor& s : sockets_)
+      if (s.get() >= 0) (void)::send(s.get(), &header_, sizeof header_, MSG_NOSIGNAL);
+  }
   void take(std::size_t i) {
     const ssize_t n = ::recv(sockets_[i].get(), &header_, sizeof header_, MSG_DONTWAIT);
     if (n < 0) return;
     if (n == 0) {
-      sockets_[i] = io::Descriptor();  // the arbiter names the lost worker
+      sockets_[i] = io::Descriptor();
     } else {
       received_[i] = header_.operation;
     }
   }
+
   [[nodiscard]] bool is_over() {
     try {
       return channel_.await_assignment(std::chrono::milliseconds(0));

@@ -93,6 +93,15 @@ def compile_program(scenario, folder, build):
                     folder / scenario], check=True)
 
 
+def failing_seeds(program, seeds):
+    """Returns the seeds that fail without a fault: errors of the code, which find no fault."""
+    done = subprocess.run([program, "--first-seed", "1", "--seeds", str(seeds)], stdout=subprocess.PIPE, text=True)
+    failing = {int(n) for n in re.findall(r"^seed (\d+): ", done.stdout, re.M)}
+    if failing:
+        print(f"{program.name}: seeds that fail without a fault, and do not count: {sorted(failing)}", flush=True)
+    return failing
+
+
 def compiled(scenario, build):
     """Compiles a scenario with all faults. Returns the names of the faults without a place in the sources."""
     folder = build / "planted" / scenario
@@ -101,7 +110,7 @@ def compiled(scenario, build):
     return missing
 
 
-def find_separate(scenario, name, build, seeds):
+def find_separate(scenario, name, build, seeds, failing):
     """As find(), for a fault that has a program of its own. Returns `None` if its text is not in the file."""
     file, text, wrong = SEPARATE[name]
     source = source_of(file).read_text()
@@ -110,19 +119,20 @@ def find_separate(scenario, name, build, seeds):
     folder = build / "planted" / name
     write(folder / "include", file, source.replace(text, wrong))
     compile_program(scenario, folder, build)
-    return find(folder / scenario, name, seeds)
+    return find(folder / scenario, name, seeds, failing)
 
 
-def find(program, name, seeds):
+def find(program, name, seeds, failing):
     """Returns the first seed that fails, its line and the seconds; only the seconds if all seeds are good."""
     began = time.monotonic()
     for first in range(1, seeds + 1, PIECE):
         done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(PIECE), *OPTIONS.get(name, [])],
                               stdout=subprocess.PIPE, text=True, env={**os.environ, "TUTTI_PLANTED": name})
-        if done.returncode != 0:
-            found = re.search(r"^seed (\d+): (.*)$", done.stdout, re.M)
-            return {"seed": int(found[1]) if found else first, "line": found[2] if found else "no output",
-                    "seconds": time.monotonic() - began}
+        for seed, line in re.findall(r"^seed (\d+): (.*)$", done.stdout, re.M):
+            if int(seed) not in failing:
+                return {"seed": int(seed), "line": line, "seconds": time.monotonic() - began}
+        if done.returncode not in (0, 1):
+            return {"seed": first, "line": "no output", "seconds": time.monotonic() - began}
     return {"seed": None, "line": f"not found in {seeds} seeds", "seconds": time.monotonic() - began}
 
 
@@ -133,13 +143,14 @@ def score(options, chosen):
         results = json.loads(results_file.read_text())
     there = {s for s, *_ in chosen if (ROOT / "tests" / "simulation" / f"{s}.cpp").exists()}
     todo = [(s, name) for s, name, *_ in chosen if s in there and name not in results]
-    missing = []
-    for scenario in {s for s, name in todo if name not in SEPARATE}:
+    missing, failing = [], {}
+    for scenario in {s for s, _ in todo}:
         missing += compiled(scenario, options.build)
+        failing[scenario] = failing_seeds(options.build / "planted" / scenario / scenario, options.seeds)
     todo = [(s, name) for s, name in todo if name not in missing]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        running = {pool.submit(find_separate, s, name, options.build, options.seeds) if name in SEPARATE else
-                   pool.submit(find, options.build / "planted" / s / s, name, options.seeds): name for s, name in todo}
+        running = {pool.submit(find_separate, s, name, options.build, options.seeds, failing[s]) if name in SEPARATE else
+                   pool.submit(find, options.build / "planted" / s / s, name, options.seeds, failing[s]): name for s, name in todo}
         for future in concurrent.futures.as_completed(running):
             if (found := future.result()) is None:
                 continue

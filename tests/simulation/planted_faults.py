@@ -12,7 +12,7 @@ Eleven changes that no user and no process can notice were replaced, before the 
 - too-few-is-enough: without a worker there is no state to wait for, so none of the waiting workers counts as coming.
 - waiting-loss-blocks: a generation that the loss of a waiting worker allows needs three workers as the minimum, and
   the launcher ends such a job, too.
-- leaving-worker-has-done-the-work: a worker that ends by itself while it is asked to leave has done all steps.
+- leaving-worker-has-done-the-work: the code does so now, and the reverse is in the list.
 - listener-outlives-its-owner, change-is-not-known: both listeners own what they use, and are there before any change.
 - waiters-are-not-woken: waits on a channel look again each 100 ms.
 """
