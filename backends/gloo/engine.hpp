@@ -76,22 +76,23 @@ class GlooEngine {
   [[nodiscard]] std::string name() const { return routes_->name("gloo"); }
   [[nodiscard]] WireType wire() const noexcept { return options_.wire; }
 
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     guard(what, deadline, [&] { routes_->all_reduce(t, data, op, deadline, what); });
   }
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view what) {
     guard(what, deadline, [&] { routes_->broadcast(data, root, deadline, what); });
   }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view what) {
     guard(what, deadline, [&] { routes_->all_gather(mine, all, deadline, what); });
   }
-  void barrier(Deadline deadline, std::string_view what) {
+  void barrier(const Deadline& deadline, std::string_view what) {
     guard(what, deadline, [&] { routes_->barrier(deadline, what); });
   }
 
   // Returns memory of this rank that all ranks of its host can access, initially zero. Returns an empty span if such
   // memory would be useless or cannot be allocated. Collective: all ranks must call it with the same size.
-  std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
+  std::span<std::byte> allocate(std::size_t bytes, const Deadline& deadline) {
     if (!routes_->in_shared_memory() || bytes == 0) return {};
     std::span<std::byte> mine;
     guard("allocate", deadline, [&] {
@@ -102,7 +103,7 @@ class GlooEngine {
   }
   // Shares a window of this process that outlives the group. If all ranks share a window, data in it is summed in
   // place. mine: null if this rank has no window. Collective. Returns true if all ranks have shared a window.
-  bool share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
+  bool share(const std::shared_ptr<HostWindow>& mine, const Deadline& deadline) {
     if (!routes_->in_shared_memory()) return false;
     bool shared = false;
     guard("windows", deadline, [&] {
@@ -155,7 +156,7 @@ class GlooEngine {
   [[nodiscard]] std::string key(const std::string& name) const { return options_.prefix + "/" + name; }
 
   // Keeps the windows if all ranks have them, otherwise returns an empty span on all ranks.
-  std::span<std::byte> keep(GroupWindows windows, std::size_t bytes, Deadline deadline) {
+  std::span<std::byte> keep(GroupWindows windows, std::size_t bytes, const Deadline& deadline) {
     if (!windows.fits() && topology_.is_leader())
       host_.say(windows.reason() + "; gradients are copied into shared memory piece by piece");
     std::int32_t missing = windows.fits() ? 0 : 1;
@@ -164,7 +165,7 @@ class GlooEngine {
   }
 
   void form() {
-    const auto deadline = std::chrono::steady_clock::now() + options_.rendezvous_timeout;
+    const Deadline deadline(options_.rendezvous_timeout);
     const bool shared = options_.shared_memory && host_.join(deadline);
     const auto route = Routes::choose(topology_, shared, options_.hierarchical);
     std::vector<int> members;
@@ -177,7 +178,7 @@ class GlooEngine {
     if (!members.empty()) connect(members, deadline);
     routes_.emplace(topology_, route, host_.group(), wire_ ? &*wire_ : nullptr, wire_ ? &*wire_ : nullptr);
   }
-  void connect(const std::vector<int>& members, Deadline deadline) {
+  void connect(const std::vector<int>& members, const Deadline& deadline) {
     std::vector<std::string> names;
     names.reserve(members.size());
     for (const int r : members) names.push_back(rank_name(r));
@@ -207,7 +208,7 @@ class GlooEngine {
   }
 
   template <class F>
-  void guard(std::string_view what, Deadline deadline, F&& f) {
+  void guard(std::string_view what, const Deadline& deadline, F&& f) {
     if (flag_.raised()) fail<CommunicationError>(what, "all ranks", flag_.why());
     const auto start = std::chrono::steady_clock::now();
     try {
@@ -218,7 +219,9 @@ class GlooEngine {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {  // Gloo throws several types
-      fail_wire(what, e, std::chrono::steady_clock::now() >= deadline - std::chrono::milliseconds(2), start);
+      // The rank whose deadline passes first ends the connections of the others.
+      const bool late = wire_->mesh().expired() || deadline.is_over() || deadline.left() <= PauseTolerantTimer::slice;
+      fail_wire(what, e, late, start);
     }
   }
 
@@ -229,7 +232,7 @@ class GlooEngine {
     if (host_.gave_up_here()) {
       tell(got_of(e.what()));
     } else if (host_.gave_up()) {
-      const std::string said = word(std::chrono::steady_clock::now() + patience);
+      const std::string said = word(patience);
       if (flag_.raised() || !said.empty())
         fail<CommunicationError>(what, "all ranks", flag_.raised() ? flag_.why() : said);
     }
@@ -281,13 +284,13 @@ class GlooEngine {
       // The other ranks learn only that this rank left.
     }
   }
-  // Returns the reason that a rank has published, or the leader of this host for it. Waits for the reason until
-  // `until`.
-  [[nodiscard]] std::string word(Deadline until = {}) {
+  // Returns the reason that a rank has published, or the leader of this host for it. Waits for the reason for up to
+  // `time`.
+  [[nodiscard]] std::string word(std::chrono::milliseconds time = {}) {
     try {
       if (const auto said = store_.find(key("abort"))) return *said;
-      if (until == Deadline{}) return store_.find(key("word")).value_or("");
-      return store_.lookup(key("word"), until, flag_.raised()).value_or("");
+      if (time.count() == 0) return store_.find(key("word")).value_or("");
+      return store_.lookup(key("word"), Deadline(time), flag_.raised()).value_or("");
     } catch (const Error&) {
       // The store cannot be reached.
     }
@@ -328,7 +331,7 @@ class GlooEngine {
   }
 
   void close() noexcept {
-    const auto deadline = std::chrono::steady_clock::now() + options_.deadline;
+    const Deadline deadline(options_.deadline);
     try {
       const ReachabilityMonitor::Operation waits(options_.reach);
       routes_->barrier(deadline, "end");
@@ -336,8 +339,7 @@ class GlooEngine {
       if (options_.reach != nullptr) options_.reach->waits_no_more();
       stop();
       // No error before the deadline: a rank has finished and closed its connections, so all ranks have arrived.
-      if (std::chrono::steady_clock::now() >= deadline)
-        std::fprintf(stderr, "tutti: %s: %s\n", rank_name(rank()).c_str(), e.what());
+      if (deadline.is_over()) std::fprintf(stderr, "tutti: %s: %s\n", rank_name(rank()).c_str(), e.what());
     }
   }
 

@@ -15,14 +15,16 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/gloo/deadline_watcher.hpp>
 #include <tutti/backends/gloo/device.hpp>
-#include <tutti/comm/host/host_barrier.hpp>
+#include <tutti/comm/deadline.hpp>
 #include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 
@@ -49,13 +51,15 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
   }
   inline std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t bytes) override;
 
-  // Sets the time at which all later waits end, whatever number of waits an operation has.
-  void set_deadline(Deadline deadline) { deadline_.store(deadline.time_since_epoch().count()); }
-  [[nodiscard]] std::chrono::milliseconds left() const {
-    const Deadline deadline{Deadline::duration(deadline_.load())};
-    return std::max(std::chrono::milliseconds(1),
-                    std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
+  // Makes the waits of the current operation throw, because its deadline has passed. Any thread may call it.
+  void expire() noexcept {
+    expired_.store(true, std::memory_order_release);
+    end_waits();
   }
+  // Call before an operation.
+  void begin() noexcept { expired_.store(false, std::memory_order_release); }
+  // Returns whether the deadline of the last operation has passed.
+  [[nodiscard]] bool expired() const noexcept { return expired_.load(std::memory_order_acquire); }
 
   // Makes current and later waits throw, and ends the connections of the peers. Any thread may call it, several times.
   void stop(const std::shared_ptr<::gloo::transport::Device>& device);
@@ -72,13 +76,15 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
   }
   void check() const {
     if (stopped_.load(std::memory_order_acquire)) throw ::gloo::IoException("interrupted");
+    if (expired()) throw ::gloo::IoException("timed out");
   }
 
  private:
   friend class GlooBuffer;
+  inline void end_waits() noexcept;
+
   std::shared_ptr<::gloo::transport::Context> inner_;
-  std::atomic<bool> stopped_{false};
-  std::atomic<Deadline::rep> deadline_{0};
+  std::atomic<bool> stopped_{false}, expired_{false};
   std::mutex mutex_, pairs_mutex_;
   std::set<GlooBuffer*> live_;
   bool closed_ = false, formed_ = false;
@@ -103,13 +109,13 @@ class GlooBuffer final : public ::gloo::transport::UnboundBuffer {
   // An aborted wait would return to Gloo as if the data had arrived.
   bool waitRecv(int* rank, std::chrono::milliseconds) override {
     of_->check();
-    const bool done = inner_->waitRecv(rank, of_->left());
+    const bool done = inner_->waitRecv(rank, no_timeout);
     of_->check();
     return done;
   }
   bool waitSend(int* rank, std::chrono::milliseconds) override {
     of_->check();
-    const bool done = inner_->waitSend(rank, of_->left());
+    const bool done = inner_->waitSend(rank, no_timeout);
     of_->check();
     return done;
   }
@@ -129,6 +135,9 @@ class GlooBuffer final : public ::gloo::transport::UnboundBuffer {
   }
 
  private:
+  // GlooMesh ends the waits at their deadline. Gloo's own time-out would count a pause of this process.
+  static constexpr std::chrono::hours no_timeout{24 * 365};
+
   std::shared_ptr<GlooTransport> of_;
   std::unique_ptr<::gloo::transport::UnboundBuffer> inner_;
 };
@@ -138,15 +147,17 @@ inline std::unique_ptr<::gloo::transport::UnboundBuffer> GlooTransport::createUn
   return std::make_unique<GlooBuffer>(shared_from_this(), data, bytes);
 }
 
+inline void GlooTransport::end_waits() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (GlooBuffer* b : live_) {
+    b->abortWaitRecv();
+    b->abortWaitSend();
+  }
+}
+
 inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>& device) {
   stopped_.store(true, std::memory_order_release);
-  {
-    const std::lock_guard lock(mutex_);
-    for (GlooBuffer* b : live_) {
-      b->abortWaitRecv();
-      b->abortWaitSend();
-    }
-  }
+  end_waits();
   const GlooFastPoll fast_poll(device);
   std::unique_lock lock(pairs_mutex_);
   // close() resets a connection. If the peer's kernel has accepted the connection but its Gloo has not, Gloo's thread
@@ -179,8 +190,10 @@ class GlooMesh final : public ::gloo::Context {
     device_ = std::move(device);
     transport_ = std::make_shared<detail::GlooTransport>(device_->createContext(me, ranks));
     transportContext_ = transport_;
+    watcher_.emplace([this] { transport_->expire(); });
   }
   ~GlooMesh() override {
+    watcher_.reset();
     const GlooFastPoll fast_poll(device_);
     transport_.reset();
     transportContext_.reset();
@@ -191,12 +204,12 @@ class GlooMesh final : public ::gloo::Context {
   // A collective call. key: prefix of the group's keys in the store, which end with a rank's number. names: the ranks'
   // names for messages. Throws a CommunicationError that names ranks that have not arrived in time. After stop() it may
   // throw any exception.
-  void connect(KeyStore& store, const std::string& key, const std::vector<std::string>& names, Deadline deadline,
+  void connect(KeyStore& store, const std::string& key, const std::vector<std::string>& names, const Deadline& deadline,
                const std::atomic<bool>& stopped) {
     const GlooFastPoll fast_poll(device_);
-    transport_->set_deadline(deadline);
-    // A pair waits for five times this time-out.
-    transport_->setTimeout(transport_->left() / 5 + std::chrono::milliseconds(1));
+    // A pair waits for five times this time-out. While it connects, a pause of this process counts.
+    transport_->setTimeout(std::chrono::ceil<std::chrono::milliseconds>(deadline.left() / 5) +
+                           std::chrono::milliseconds(1));
     std::string mine;
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
@@ -233,12 +246,27 @@ class GlooMesh final : public ::gloo::Context {
     transport_->is_formed();
     transport_->check();
   }
-  void set_deadline(Deadline deadline) { transport_->set_deadline(deadline); }
+  // While it exists, waits end at this deadline, which the calling thread must not use meanwhile.
+  class Operation {
+   public:
+    Operation(GlooMesh& mesh, const Deadline& deadline) : watched_(mesh.begin(), deadline) {}
+
+   private:
+    DeadlineWatcher::Operation watched_;
+  };
+  // Returns whether the deadline of the last operation has passed.
+  [[nodiscard]] bool expired() const noexcept { return transport_->expired(); }
   // Makes current and later waits throw ::gloo::Exception. Any thread may call it.
   void stop() { transport_->stop(device_); }
 
  private:
+  DeadlineWatcher& begin() {
+    transport_->begin();
+    return *watcher_;
+  }
+
   std::shared_ptr<detail::GlooTransport> transport_;
+  std::optional<DeadlineWatcher> watcher_;
 };
 
 }  // namespace tutti

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include <tutti/backends/gloo/mesh.hpp>
-#include <tutti/comm/host/host_barrier.hpp>
+#include <tutti/comm/deadline.hpp>
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/comm/wire_type.hpp>
 #include <tutti/core/dtype.hpp>
@@ -40,46 +40,54 @@ class GlooWire {
     return kind_ + " of " + std::to_string(bytes_) + " bytes, operation " + std::to_string(number_);
   }
 
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view) {
     constexpr std::size_t whole = std::numeric_limits<std::size_t>::max();
     conversion_.run(t, op, data, whole, [&](DType w, std::span<std::byte> piece) { reduce(w, piece, op, deadline); });
   }
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view) {
     if (data.empty()) return;
-    ::gloo::BroadcastOptions o(begin("broadcast", data.size(), deadline));
+    const Begun begun = begin("broadcast", data.size(), deadline);
+    ::gloo::BroadcastOptions o(begun.mesh);
     o.setOutput(reinterpret_cast<std::uint8_t*>(data.data()), data.size());
     o.setRoot(root);
     o.setTag(tag_);
     ::gloo::broadcast(o);
   }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view) {
     if (mine.empty()) return;
-    ::gloo::AllgatherOptions o(begin("all_gather", mine.size(), deadline));
+    const Begun begun = begin("all_gather", mine.size(), deadline);
+    ::gloo::AllgatherOptions o(begun.mesh);
     o.setInput(reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(mine.data())), mine.size());
     o.setOutput(reinterpret_cast<std::uint8_t*>(all.data()), all.size());
     o.setTag(tag_);
     ::gloo::allgather(o);
   }
-  void barrier(Deadline deadline, std::string_view) {
-    ::gloo::BarrierOptions o(begin("barrier", 0, deadline));
+  void barrier(const Deadline& deadline, std::string_view) {
+    const Begun begun = begin("barrier", 0, deadline);
+    ::gloo::BarrierOptions o(begun.mesh);
     o.setTag(tag_);
     ::gloo::barrier(o);
   }
 
  private:
+  struct Begun {
+    std::shared_ptr<::gloo::Context> mesh;
+    GlooMesh::Operation operation;
+  };
   // Gives each operation its own tag, so that messages of different operations do not match: Gloo ends the process if a
   // message is too long.
-  std::shared_ptr<::gloo::Context> begin(const char* kind, std::size_t bytes, Deadline deadline) {
+  Begun begin(const char* kind, std::size_t bytes, const Deadline& deadline) {
     kind_ = kind;
     bytes_ = bytes;
     ++number_;
     tag_ = static_cast<std::uint32_t>(xxh64(position()));
-    mesh_->set_deadline(deadline);
-    return mesh_;
+    return {mesh_, {*mesh_, deadline}};
   }
 
-  void reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline) {
-    ::gloo::AllreduceOptions o(begin("all_reduce", data.size(), deadline));
+  void reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline) {
+    const Begun begun = begin("all_reduce", data.size(), deadline);
+    ::gloo::AllreduceOptions o(begun.mesh);
     const auto set = [&]<class T>(T) { o.setOutput(reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)); };
     switch (size_of(t)) {
       case 1:

@@ -66,20 +66,21 @@ class MpiEngine {
   [[nodiscard]] std::string name() const { return routes_->name("mpi"); }
   [[nodiscard]] WireType wire() const noexcept { return world_.type(); }
 
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     routes_->all_reduce(t, data, op, deadline, what);
   }
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view what) {
     routes_->broadcast(data, root, deadline, what);
   }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view what) {
     routes_->all_gather(mine, all, deadline, what);
   }
-  void barrier(Deadline deadline, std::string_view what) { routes_->barrier(deadline, what); }
+  void barrier(const Deadline& deadline, std::string_view what) { routes_->barrier(deadline, what); }
 
   // Returns memory of this rank that all ranks of its host can access, initially zero. Returns an empty span if such
   // memory would be useless or does not fit. Collective: all ranks must call it with the same size.
-  std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
+  std::span<std::byte> allocate(std::size_t bytes, const Deadline& deadline) {
     if (!routes_->in_shared_memory() || bytes == 0) return {};
     // MPI's own waits keep a core busy and have no deadline, so all ranks arrive here before a rank calls MPI.
     barrier(deadline, "allocate");
@@ -167,7 +168,7 @@ class MpiEngine {
 
   void close() noexcept {
     try {
-      const auto deadline = std::chrono::steady_clock::now() + deadline_;
+      const Deadline deadline(deadline_);
       if (group_) group_->barrier(deadline, "end");
       world_.barrier(hosts_.closing, deadline, "end");
     } catch (const std::exception& e) {

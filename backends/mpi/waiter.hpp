@@ -16,7 +16,7 @@
 #include <vector>
 
 #include <tutti/backends/mpi/session.hpp>
-#include <tutti/comm/host/host_barrier.hpp>
+#include <tutti/comm/deadline.hpp>
 #include <tutti/core/threads/spin_pause.hpp>
 
 namespace tutti {
@@ -45,7 +45,7 @@ class MpiWaiter {
   // The time after the deadline within which each living rank must answer the roll call.
   static constexpr std::chrono::seconds roll_call{1};
 
-  void wait(MPI_Request& request, For what_for, Deadline deadline, std::string_view what) {
+  void wait(MPI_Request& request, For what_for, const Deadline& deadline, std::string_view what) {
     using namespace std::chrono;
     const auto start = steady_clock::now();
     nanoseconds pause = shortest, last_roll{0};
@@ -59,15 +59,14 @@ class MpiWaiter {
         spin_pause();
         continue;
       }
-      const auto now = steady_clock::now();
-      const nanoseconds waited = now - start;
-      if (now >= deadline) give_up(what, waited);
+      const nanoseconds waited = steady_clock::now() - start;
+      if (deadline.is_over()) give_up(what, waited);
       if (waited - last_roll > roll_pause) {
         answer();
         last_roll = waited;
       }
       sharpen_sleep();
-      std::this_thread::sleep_for(std::min<nanoseconds>(pause, deadline - now));
+      std::this_thread::sleep_for(std::min<nanoseconds>(pause, deadline.next_wait()));
       // A pause of a fiftieth of the time waited so far delays the last rank only a little.
       const nanoseconds limit =
           what_for == For::transfer ? longest_transfer : std::clamp<nanoseconds>(waited / 50, longest, longest_idle);

@@ -27,13 +27,13 @@ class MpiWire {
   [[nodiscard]] WireType type() const noexcept { return conversion_.type(); }
   void release() noexcept { operations_.release(); }
 
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     synchronise_if_large(data.size(), deadline, what);
     conversion_.run(t, op, data, piece_,
                     [&](DType w, std::span<std::byte> piece) { reduce(w, piece, op, deadline, what); });
   }
 
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view what) {
     synchronise_if_large(data.size(), deadline, what);
     for (std::size_t at = 0; at < data.size(); at += piece_) {
       const std::size_t n = std::min(piece_, data.size() - at);
@@ -43,7 +43,8 @@ class MpiWire {
     }
   }
 
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view what) {
     const std::size_t n = mine.size();
     if (n <= piece_) {
       synchronise_if_large(n, deadline, what);
@@ -61,9 +62,9 @@ class MpiWire {
       broadcast(all.subspan(root * n, n), static_cast<int>(root), deadline, what);
   }
 
-  void barrier(Deadline deadline, std::string_view what) { barrier(comm_, deadline, what); }
+  void barrier(const Deadline& deadline, std::string_view what) { barrier(comm_, deadline, what); }
   // The same on another communicator with the same ranks.
-  void barrier(MPI_Comm comm, Deadline deadline, std::string_view what) {
+  void barrier(MPI_Comm comm, const Deadline& deadline, std::string_view what) {
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Ibarrier(comm, &r), "MPI_Ibarrier", what);
     waiter_.wait(r, MpiWaiter::For::ranks, deadline, what);
@@ -74,14 +75,14 @@ class MpiWire {
 
   // Ranks synchronise before a large message. So a rank polls rarely while it waits for a late rank, and often only
   // during the transfer of bytes.
-  void synchronise_if_large(std::size_t bytes, Deadline deadline, std::string_view what) {
+  void synchronise_if_large(std::size_t bytes, const Deadline& deadline, std::string_view what) {
     if (bytes > large) barrier(deadline, what);
   }
   [[nodiscard]] static MpiWaiter::For waits_for(std::size_t bytes) noexcept {
     return bytes > large ? MpiWaiter::For::transfer : MpiWaiter::For::ranks;
   }
 
-  void reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Iallreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size() / size_of(t)), mpi_type(t),
                              operations_(t, op), comm_, &r),

@@ -35,7 +35,7 @@ struct NcclJobOptions {
     flag.watch([&store] { store.wake(); });
     const auto unwatch = [](InterruptFlag* f) { f->watch({}); };
     const std::unique_ptr<InterruptFlag, decltype(unwatch)> watched(&flag, unwatch);
-    const auto text = store.lookup(key, std::chrono::steady_clock::now() + at_most, flag.raised());
+    const auto text = store.lookup(key, Deadline(at_most), flag.raised());
     if (!text) fail<CommunicationError>("nccl", "rank 0's identity", flag.raised() ? flag.why() : "no message in time");
     if (text->size() != bytes.size())
       fail<CommunicationError>("nccl", {"an identity of ", bytes.size(), " bytes"}, text->size(),

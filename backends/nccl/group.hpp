@@ -25,6 +25,7 @@
 #include <tutti/comm/work.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 
 namespace tutti {
 
@@ -124,10 +125,10 @@ class NcclGroup {
   }
   // Waits until NCCL has executed a call that it may execute later. Then the operation is in the stream.
   void settle(ncclResult_t r, std::string_view call, const std::string& what) {
-    const auto end = std::chrono::steady_clock::now() + deadline_;
+    PauseTolerantTimer patience(deadline_);
     for (int turn = 0; r == ncclInProgress; ++turn) {
       if (failed()) stop_here(what);
-      if (std::chrono::steady_clock::now() >= end) give_up(what, deadline_);
+      if (patience.is_over()) give_up(what, deadline_);
       if (turn > 100) std::this_thread::sleep_for(std::chrono::microseconds(50));
       check(ncclCommGetAsyncError(comm(), &r), "ncclCommGetAsyncError", what);
     }
@@ -142,6 +143,7 @@ class NcclGroup {
   void wait(Done&& done, std::chrono::milliseconds at_most, const std::string& what) {
     using namespace std::chrono;
     const auto start = steady_clock::now();
+    PauseTolerantTimer patience(at_most);
     nanoseconds pause{5'000}, looked{0};
     for (int turn = 0; !done(); ++turn) {
       if (failed()) stop_here(what);
@@ -157,7 +159,7 @@ class NcclGroup {
           fail<CommunicationError>(what, "all ranks", why, "a rank may have ended: check the other ranks");
         }
       }
-      if (waited >= at_most) give_up(what, at_most);
+      if (patience.is_over()) give_up(what, at_most);
       std::this_thread::sleep_for(pause);
       pause = std::min<nanoseconds>(pause * 3 / 2, microseconds(200));
     }

@@ -51,7 +51,7 @@ struct Rank {
   void connect() {
     thread = std::thread([this] {
       try {
-        mesh.connect(store, "mesh/", {"a", "b", "c"}, std::chrono::steady_clock::now() + 60s, stopped);
+        mesh.connect(store, "mesh/", {"a", "b", "c"}, Deadline(60s), stopped);
       } catch (const std::exception&) {
         // connect() fails after stop().
       }

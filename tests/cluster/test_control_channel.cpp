@@ -122,7 +122,7 @@ TEST_CASE("a wait for a text in the store can be interrupted, and ends when the 
   const auto c = harness.channel();
   ChannelStore store(*c);
   std::atomic<bool> stopped{false};
-  const auto in = [](auto time) { return std::chrono::steady_clock::now() + time; };
+  const auto in = [](auto time) { return Deadline(time); };
   store.publish("there", "x");
   CHECK(store.lookup("there", in(20s), stopped) == "x");
   CHECK(store.find("there") == "x");

@@ -54,6 +54,15 @@ TEST_CASE("the timer adds up the time between its calls, and counts a pause of t
   CHECK(shorter.is_over(100s + 2600ms));
 }
 
+TEST_CASE("a round that takes longer than a thread may wait for a processor contains a pause of the process") {
+  tutti::PauseMeter m;
+  CHECK(m.end_round(100s) == 0s);  // the first round
+  CHECK(m.end_round(100s + 250ms) == 0s);
+  CHECK(m.end_round(100s + 501ms) == 151ms);
+  CHECK(m.end_round(100s + 601ms) == 0s);
+  CHECK(m.end_round(160s + 601ms) == 60s - 100ms);
+}
+
 TEST_CASE("the clock continues while a machine is suspended") {
   const auto read = [] {
     timespec t{};

@@ -75,7 +75,7 @@ TEST_CASE(
     "a read from the store in memory returns a value, or waits until the value comes or the wait is interrupted") {
   MemoryKeyStore store;
   std::atomic<bool> stopped{false};
-  const auto in = [](auto time) { return std::chrono::steady_clock::now() + time; };
+  const auto in = [](auto time) { return Deadline(time); };
   CHECK_FALSE(store.find("k").has_value());
   CHECK_FALSE(store.lookup("k", in(20ms), stopped).has_value());
   std::thread waits([&] { CHECK(store.lookup("k", in(60s), stopped) == "v"); });
@@ -85,4 +85,15 @@ TEST_CASE(
   stopped = true;
   store.wake();
   again.join();
+}
+
+TEST_CASE("a deadline that is extended has the rest of the time and more, and a negative time is over at once") {
+  const Deadline d(5s);
+  CHECK_FALSE(d.is_over());
+  CHECK(d.next_wait() == 100ms);
+  CHECK(d.left() <= 5s);
+  CHECK(d.extended(2s).left() == d.left() + 2s);
+  CHECK(Deadline(0s).is_over());
+  CHECK(Deadline(-1s).is_over());
+  CHECK(Deadline(-1s).left() == 0s);
 }

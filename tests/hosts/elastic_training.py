@@ -111,7 +111,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         log = self.elastic / "host_worker_log"
         return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
 
-    def hosts_join_and_leave(self, epochs=2 * EPOCHS, steps=None):
+    def hosts_join_and_leave(self, epochs):
         """A host joins. Then the host on which the job started leaves."""
         self.begin("--elastic-at", "step", epochs=epochs)
         self.wait_for_steps(5)
@@ -120,7 +120,13 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         self.wait_for_steps(5)
         self.edit([1, 2])
         wait_until(lambda: self.logged()[1:] == [["REMOVED", self.cluster.address(0)]])
-        self.check_end(epochs=epochs, steps=steps)
+
+    def hosts_join_and_leave_until_stopped(self):
+        """Stops the job when it has completed the epoch of the last event. It has seen each sample once per complete epoch."""
+        self.hosts_join_and_leave(epochs=100000)
+        self.wait_for_epochs(2)
+        self.stop()
+        self.assertEqual(self.count(), (0, 0))
 
     def stop(self):
         """Ends a running job as its user does."""

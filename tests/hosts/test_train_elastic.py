@@ -8,14 +8,15 @@ import os
 import signal
 import time
 
-from elastic_training import BATCH, IMAGES, SHORT, TRAIN, ElasticTrainingCase, check_audit
+from elastic_training import BATCH, EPOCHS, IMAGES, SHORT, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 from launch_case import at_night, parent, wait_until
 
 
 class ElasticTraining(ElasticTrainingCase):
     def test_hosts_join_and_leave(self):
-        self.hosts_join_and_leave()
+        self.hosts_join_and_leave(epochs=2 * EPOCHS)
+        self.check_end(epochs=2 * EPOCHS)
 
     def test_spot_instance_leaves(self):
         """A worker that gets SIGTERM leaves after the current step, and the job continues."""

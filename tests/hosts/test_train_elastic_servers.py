@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from elastic_training import BATCH, EPOCHS, IMAGES, LONG, SHORT, TRAIN, ElasticTrainingCase, check_audit
+from elastic_training import BATCH, EPOCHS, IMAGES, SHORT, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 from launch_case import wait_until
 
@@ -30,7 +30,7 @@ class Synchronous(WithServers):
     STRATEGY = ("--strategy", "ps")
 
     def test_workers_join_and_leave(self):
-        self.hosts_join_and_leave(epochs=LONG)
+        self.hosts_join_and_leave_until_stopped()
         self.assertIn("parameter server over ZeroMQ with CURVE, 2 servers, windows to 1 on this host", self.job.out)
 
     def test_a_server_and_the_first_worker_die(self):
@@ -85,14 +85,13 @@ class Asynchronous(WithServers):
         self.assertLessEqual(abs(last["step"] - epochs * IMAGES // BATCH), deaths)
 
     def test_workers_join_and_leave(self):
-        self.hosts_join_and_leave(epochs=LONG, steps=LONG * IMAGES // BATCH)
+        self.hosts_join_and_leave_until_stopped()
         self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers, windows to 1 on this host",
                       self.job.out)
         self.assertIn("left the job", self.job.out)
         # Each worker has a separate file, and did some of the steps.
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("audit-*")), [f"audit-rank{n}.txt" for n in range(3)])
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [3, 2])
-        self.assertEqual([e["epoch"] for e in self.events() if e["event"] == "epoch"][-1], LONG)
         self.assertTrue((self.run_dir / "checkpoints").is_dir())
 
     def stop_after_loss(self, deaths):
@@ -115,10 +114,10 @@ class Asynchronous(WithServers):
 
     def test_the_first_worker_dies(self):
         """If rank 0 dies, the next worker prints the progress, writes the log, evaluates and saves."""
-        self.begin("--restart-budget", 0, epochs=LONG)
+        self.begin("--restart-budget", 0, epochs=2 * EPOCHS)
         self.wait_for_steps(5)
         self.end_process("worker", 0)
-        self.check_lost(1, epochs=LONG)
+        self.check_lost(1, epochs=2 * EPOCHS)
         generations = [e["generation"] for e in self.events() if e["event"] == "step"]
         self.assertEqual(generations, sorted(generations))
         self.assertGreater(generations[-1], generations[0])

@@ -122,8 +122,7 @@ class MeshEngine {
     wake_write_ = io::Descriptor(ends[1]);
     const InterruptWatch watch(flag, [this] { give_up(); });
     // A connection needs both ways: the second message answers the first one.
-    for (std::uint64_t i = 0; i < forming; ++i)
-      exchange({}, std::chrono::steady_clock::now() + std::chrono::seconds(60), "forming the group");
+    for (std::uint64_t i = 0; i < forming; ++i) exchange({}, Deadline(std::chrono::seconds(60)), "forming the group");
     meeting.formed(Scheduler::current()->process(), a.generation);
   }
 
@@ -134,35 +133,37 @@ class MeshEngine {
   [[nodiscard]] std::string name() const { return "mesh"; }
   [[nodiscard]] std::string rank_name(int r) const { return "rank " + std::to_string(r); }
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept { return std::chrono::seconds(5); }
-  std::span<std::byte> allocate(std::size_t, Deadline) { return {}; }
+  std::span<std::byte> allocate(std::size_t, const Deadline&) { return {}; }
   void abort(const std::string&, ExitCode) noexcept { give_up(); }
   void give_up() noexcept {
     given_up_ = true;
     [[maybe_unused]] const ssize_t n = ::write(wake_write_.get(), "", 1);
   }
 
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     exchange(data, deadline, what);
     std::vector<std::byte*> arrays;
     for (int r = 0; r < size(); ++r) arrays.push_back(received_[static_cast<std::size_t>(r)].data());
     std::byte* const to = data.data();
     combine(t, op, arrays, {&to, 1}, 0, data.size() / size_of(t));
   }
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view what) {
     exchange(root == rank() ? data : std::span<std::byte>(), deadline, what, data.size());
     const auto& bytes = received_[static_cast<std::size_t>(root)];
     std::copy(bytes.begin(), bytes.end(), data.begin());
   }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view what) {
     exchange(mine, deadline, what);
     for (std::size_t r = 0; r < a_.workers.size(); ++r)
       std::copy(received_[r].begin(), received_[r].end(), all.begin() + static_cast<std::ptrdiff_t>(r * mine.size()));
   }
-  void barrier(Deadline deadline, std::string_view what) { exchange({}, deadline, what); }
+  void barrier(const Deadline& deadline, std::string_view what) { exchange({}, deadline, what); }
 
  private:
   // Sends the bytes to all ranks and waits for theirs, which have at most `most` bytes.
-  void exchange(std::span<const std::byte> mine, Deadline deadline, std::string_view what, std::size_t most = 0) {
+  void exchange(std::span<const std::byte> mine, const Deadline& deadline, std::string_view what,
+                std::size_t most = 0) {
     const auto began = std::chrono::steady_clock::now();
     ++operation_;
     const MeshHeader header{operation_, std::max(mine.size(), most)};
@@ -182,11 +183,10 @@ class MeshEngine {
     while (!missing.empty()) {
       std::vector<pollfd> list{{wake_read_.get(), POLLIN, 0}};
       for (const std::size_t r : missing) list.push_back({deaf_[r] ? -1 : sockets_[r].get(), POLLIN, 0});
-      const auto now = std::chrono::steady_clock::now();
-      if (now >= deadline)
+      if (deadline.is_over())
         fail<CommunicationError>(what, "all ranks within the deadline", {"no message from ", rank_name_of(missing[0])});
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now);
-      (void)::poll(list.data(), list.size(), static_cast<int>(std::min(left, std::chrono::milliseconds(200)).count()));
+      const auto wait = std::chrono::ceil<std::chrono::milliseconds>(deadline.next_wait());
+      (void)::poll(list.data(), list.size(), static_cast<int>(wait.count()));
       if (given_up_) fail<CommunicationError>(what, "all ranks", "the end of the group");
       for (std::size_t i = 1; i < list.size(); ++i)
         if (list[i].revents != 0) take(missing[i - 1], header, message, what);

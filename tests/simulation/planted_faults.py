@@ -22,6 +22,7 @@ NEXT = "cluster/arbiter/next_generation.hpp"
 CUT = "cluster/arbiter/unreachable.hpp"
 CHANNEL = "cluster/channel/control_channel.hpp"
 LEASE = "cluster/channel/lease.hpp"
+TIMER = "core/pause_tolerant_timer.hpp"
 LINK = "cluster/channel/control_link.hpp"
 MEMBER = "cluster/elastic_member.hpp"
 ELASTIC = "strategy/elastic.hpp"
@@ -114,8 +115,8 @@ OLD = [
     ("released-worker-fails", ELASTIC, "if (!await_lease() && !channel_->released()) fail",
      "if (!await_lease() && (PLANTED || !channel_->released())) fail"),
     # Take pauses below a second into account if the time-out is short
-    ("short-pause-counts", LEASE,
-     "return gap > std::clamp<Time>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));",
+    ("short-pause-counts", TIMER,
+     "return gap > std::clamp<std::chrono::nanoseconds>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));",
      "return gap > std::chrono::seconds(1);"),
     # Apply the rule of unreachable members again when a member leaves the generation after another one has named it
     ("cuts-are-not-judged-again", ARBITER,
@@ -221,7 +222,7 @@ OTHER = [
     ("lease-from-answer", LEASE, "since_ = std::pair{true, sent_.front().second};", "since_ = std::pair{true, now()};"),
     ("lease-survives-removal", CHANNEL, "      error_ = std::current_exception();\n      lease_.end();",
      "      if (!PLANTED) error_ = std::current_exception();\n      if (!PLANTED) lease_.end();"),
-    ("pause-counts-as-silence", LEASE, "spent_ += is_pause(gap, limit_) ? std::min<Time>(gap, slice) : gap;",
+    ("pause-counts-as-silence", TIMER, "spent_ += is_pause(gap, limit_) ? std::min<Time>(gap, slice) : gap;",
      "spent_ += gap;"),
     ("old-change-counts", CHANNEL, "return change_ && change_->generation >= taken_ ? change_ : std::nullopt;",
      "return change_;"),

@@ -240,7 +240,6 @@ class Tables : private TableServers {
       case 5: {
         const bool suspended = r.one_in(2);
         s_.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + span);
-        if (!suspended) lasts({});
         quiet_at_ = std::max(quiet_at_, s_.now() + time);
         stopped_until_ = std::max(stopped_until_, s_.now() + time);
         for (Start* x : running) {
@@ -310,7 +309,7 @@ class Tables : private TableServers {
   }
 
   std::vector<const Start*> killed_;
-  bool any_ = false;  // a fault explains the end of any process
+  bool any_ = false;  // a fault explains the end of any process; a pause of all processes does not
   Nanos quiet_at_ = 0, stood_ = 0;
   Nanos stopped_until_ = 0;  // what starts processes is stopped, too
 };

@@ -22,8 +22,9 @@ PROGRAM = str(BUILD / "examples" / "train_cifar10")
 
 class Paused(LaunchCase):
     TIMEOUT = 2  # --rank-timeout
+    DEADLINE = 3  # --comm-deadline of jobs whose processes are all paused
 
-    def begin(self, *options, strategy, elastic=False, timeout=TIMEOUT, **more):
+    def begin(self, *options, strategy, elastic=False, timeout=TIMEOUT, program=(), **more):
         self.run_dir = self.folder / "run"
         (self.folder / "elastic").mkdir()
         self.out, self.err = (open(self.folder / name, "w+", encoding="utf-8") for name in ("out", "err"))
@@ -33,7 +34,7 @@ class Paused(LaunchCase):
         self.job = self.start("--rank-timeout", timeout, *words, *options, PROGRAM, "--strategy", strategy, "--dataset",
                               "synthetic", "--num-examples", 960, "--image-shape", "3,16,16", "--depth", 8, "--batch-size", 8,
                               "--epochs", 100000, "--threads", 1, "--run-dir", self.run_dir, "--disp-batches", 1, "--audit",
-                              **{"stdout": self.out, "stderr": self.err, **more})
+                              *program, **{"stdout": self.out, "stderr": self.err, **more})
         self.job.stdout, self.job.stderr = self.out, self.err
         self.wait_for_steps(5)
 
@@ -77,8 +78,10 @@ class Paused(LaunchCase):
         self.assertNotIn("warning: worker", said)
         self.assertEqual([e for e in self.events() if e["event"] == "members"], [], said)
 
-    def all_paused(self, *options, strategy, elastic=False, seconds=1.8 * TIMEOUT):
-        self.begin(*options, strategy=strategy, elastic=elastic)
+    def all_paused(self, *options, strategy, elastic=False, seconds=1.8 * TIMEOUT, program=()):
+        """The pause is longer than all time-outs: ranks wait for each other in the middle of an operation meanwhile."""
+        self.assertGreater(seconds, self.DEADLINE)
+        self.begin(*options, strategy=strategy, elastic=elastic, program=("--comm-deadline", self.DEADLINE, *program))
         servers = [pid for pid in self.marked() if b"TUTTI_ROLE=server" in Path(f"/proc/{pid}/environ").read_bytes()]
         self.pause([*servers, *(pid for pid in self.marked() if pid not in servers)], seconds)
         self.check_goes_on()
@@ -90,7 +93,8 @@ class Paused(LaunchCase):
         self.check_goes_on()
 
     def test_all_elastic_gloo(self):
-        self.all_paused("-n", 3, strategy="gloo", elastic=True)
+        """Without shared memory, ranks wait in Gloo itself."""
+        self.all_paused("-n", 3, strategy="gloo", elastic=True, program=("--no-shared-memory",))
 
     def test_all_fixed_gloo(self):
         self.all_paused("-n", 2, strategy="gloo")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/deadline.hpp>
 #include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads/threads.hpp>
@@ -23,9 +23,9 @@ namespace tutti {
 // Runs operations one after the other in the order in which they were posted, on a thread of its own, so that they run
 // while the caller computes. A thread that waits for an operation that has not begun runs it, and all earlier ones,
 // itself: a blocking call costs no thread switch.
-// `Request` is a small value. `Engine::run(const Request&, name, deadline)` does the work, in one thread at a time.
-// After the first exception all later operations fail with it. An operation ends by its deadline, or up to `grace`
-// later while the engine finds out which rank caused the delay.
+// `Request` is a small value. `Engine::run(const Request&, name, const Deadline&)` does the work, in one thread at a
+// time. After the first exception all later operations fail with it. An operation ends by its deadline, or up to
+// `grace` later while the engine finds out which rank caused the delay.
 template <class Engine, class Request>
 class CommQueue {
  public:
@@ -103,8 +103,9 @@ class CommQueue {
       if (failed) {
         job->error = failed;
       } else {
-        const auto end = std::chrono::steady_clock::now() + job->deadline;
-        speaks_until = end + grace;
+        const Deadline end(job->deadline);
+        ++operations;
+        silence_limit = job->deadline + grace;
         const bool refused = gave_up;
         lock.unlock();
         std::exception_ptr error;
@@ -139,22 +140,27 @@ class CommQueue {
 
     void wait(Job& job) {
       std::unique_lock lock(mutex);
-      const auto end = std::chrono::steady_clock::now() + job.deadline;
+      PauseTolerantTimer patience(job.deadline), silence(silence_limit);
+      std::uint64_t seen = operations;
       while (!job.done()) {
         if (!busy && !waiting.empty()) {
           run_first(lock);
           continue;
         }
+        if (std::exchange(seen, operations) != operations) silence = PauseTolerantTimer(silence_limit);
+        const auto now = time_since_boot();
+        const bool late = patience.is_over(now);
         // The thread that runs the job knows the reason of a delay, so this thread waits until that thread reports it.
-        if (wake.wait_until(lock, std::max(end, speaks_until)) == std::cv_status::timeout && !job.done() &&
-            std::chrono::steady_clock::now() >= speaks_until)
+        if (silence.is_over(now) && late)
           fail<CommunicationError>(job.name_, {"an answer within ", job.deadline.count(), " ms"}, "no answer");
+        wake.wait_for(lock, PauseTolerantTimer::slice);
       }
     }
 
     Engine& engine;
     const std::chrono::milliseconds deadline, grace;
-    std::chrono::steady_clock::time_point speaks_until{};  // the running operation reports its error by then
+    std::uint64_t operations = 0;                // number of operations that have begun
+    std::chrono::milliseconds silence_limit{0};  // the running operation reports its error within this time
     std::mutex mutex;
     std::condition_variable wake;
     std::vector<std::shared_ptr<Job>> waiting;  // only a few

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include <tutti/comm/host/host_barrier.hpp>
+#include <tutti/comm/deadline.hpp>
 
 namespace tutti {
 
@@ -30,7 +30,7 @@ class KeyStore {
   // Sets a key to a value. The last value counts.
   virtual void publish(const std::string& key, const std::string& value) = 0;
   // Waits for the value of a key. Returns no value if it is not published in time, or if `stopped` is set first.
-  [[nodiscard]] virtual std::optional<std::string> lookup(const std::string& key, Deadline deadline,
+  [[nodiscard]] virtual std::optional<std::string> lookup(const std::string& key, const Deadline& deadline,
                                                           const std::atomic<bool>& stopped) = 0;
   // Returns the value of a key, or no value if it is not published yet.
   [[nodiscard]] virtual std::optional<std::string> find(const std::string& key) = 0;
@@ -46,10 +46,10 @@ class MemoryKeyStore : public KeyStore {
     values_[key] = value;
     news_.notify_all();
   }
-  std::optional<std::string> lookup(const std::string& key, Deadline deadline,
+  std::optional<std::string> lookup(const std::string& key, const Deadline& deadline,
                                     const std::atomic<bool>& stopped) override {
     std::unique_lock lock(mutex_);
-    news_.wait_until(lock, deadline, [&] { return stopped || values_.contains(key); });
+    while (!stopped && !values_.contains(key) && !deadline.is_over()) news_.wait_for(lock, deadline.next_wait());
     return stopped ? std::nullopt : value_of(key);
   }
   std::optional<std::string> find(const std::string& key) override {

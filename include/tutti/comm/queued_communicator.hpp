@@ -12,7 +12,7 @@
 
 #include <tutti/comm/comm_queue.hpp>
 #include <tutti/comm/communicator.hpp>
-#include <tutti/comm/host/host_barrier.hpp>
+#include <tutti/comm/deadline.hpp>
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/comm/windows/host_window.hpp>
 #include <tutti/core/span.hpp>
@@ -79,7 +79,7 @@ class QueuedCommunicator {
   // Shares a window of this process that outlives the group, as in GlooEngine. Returns whether all ranks have such
   // windows.
   bool share(const std::shared_ptr<HostWindow>& window) requires
-      requires(Engine& e, const std::shared_ptr<HostWindow>& w, Deadline d) {
+      requires(Engine& e, const std::shared_ptr<HostWindow>& w, const Deadline& d) {
     e.share(w, d);
   }
   {
@@ -103,7 +103,7 @@ class QueuedCommunicator {
     Engine& engine;
     std::span<std::byte> allocated{};
     bool shared = false;
-    void run(const Request& r, const std::string& what, Deadline deadline) {
+    void run(const Request& r, const std::string& what, const Deadline& deadline) {
       static constexpr const char* names[] = {"all_reduce", "broadcast", "all_gather", "barrier", "allocate", "share"};
       const Span span(Lane::communication, names[static_cast<std::size_t>(r.kind)], what,
                       static_cast<std::int64_t>(r.data.size()));

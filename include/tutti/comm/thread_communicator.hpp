@@ -47,22 +47,23 @@ class ThreadEngine {
   [[nodiscard]] std::string name() const { return "threads"; }
   [[nodiscard]] std::string rank_name(int r) const { return "rank " + std::to_string(r); }
 
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     group_.all_reduce(t, data, op, deadline, what);
   }
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view what) {
     group_.broadcast(data, root, deadline, what);
   }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view what) {
     group_.all_gather(mine, all, deadline, what);
   }
-  void barrier(Deadline deadline, std::string_view what) { group_.barrier(deadline, what); }
+  void barrier(const Deadline& deadline, std::string_view what) { group_.barrier(deadline, what); }
   void abort(const std::string&, ExitCode) noexcept { group_.abort(); }
   void give_up() noexcept { group_.abort(); }
   // A barrier names the missing ranks at once. The grace is for a machine under load.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept { return std::chrono::seconds(5); }
   // Threads can access all memory, so no special memory is needed.
-  std::span<std::byte> allocate(std::size_t, Deadline) { return {}; }
+  std::span<std::byte> allocate(std::size_t, const Deadline&) { return {}; }
 
  private:
   static std::vector<std::byte*> scratch_of(ThreadGroup& group) {

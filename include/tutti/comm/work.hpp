@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 
 namespace tutti {
 
@@ -47,10 +48,10 @@ class [[nodiscard]] Work {
 
 // Waits until done() returns true. Throws CommunicationError after the deadline. what: the name for messages.
 inline void poll(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
-  const auto start = std::chrono::steady_clock::now();
+  PauseTolerantTimer patience(deadline);
   for (int turn = 0; !done(); ++turn) {
     if (turn < 200) continue;
-    if (std::chrono::steady_clock::now() - start >= deadline)
+    if (patience.is_over())
       fail<CommunicationError>(what, "the end of the operation within the deadline",
                                {"no end after ", deadline.count(), " ms"});
     std::this_thread::sleep_for(std::chrono::microseconds(20));

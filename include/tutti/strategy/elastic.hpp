@@ -21,6 +21,7 @@
 #include <tutti/comm/windows/host_window.hpp>
 #include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 #include <tutti/strategy/state_replica.hpp>
 #include <tutti/strategy/strategy.hpp>
 
@@ -176,10 +177,9 @@ class Elastic final : public ElasticMember {
     }
     // A process that waits for members to arrive waits as long as the arbiter does. Founders of a job wait only for the
     // rendezvous time-out.
-    const auto began = std::chrono::steady_clock::now();
-    while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
-      if (founds() && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
-        break;  // the next line throws an error that names the missing processes
+    PauseTolerantTimer patience(options_.rendezvous_timeout);
+    while (!channel_->await_assignment(PauseTolerantTimer::slice)) {
+      if (founds() && patience.is_over()) break;  // the next line throws an error that names the missing processes
       // A released process has no lease. The loop then ends.
       if (!await_lease() && !channel_->released()) fail_without_lease();
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 #include <tutti/core/span_of.hpp>
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/strategy/strategy.hpp>
@@ -60,13 +61,20 @@ void run_with_heartbeat(S& strategy, const std::string& what, const std::functio
   constexpr int most = 10;
   const milliseconds deadline = strategy.deadline();
   const auto start = steady_clock::now();
+  PauseTolerantTimer patience(most * deadline);
   for (;;) {
     double word[] = {0, 0};  // working ranks, and those that are too late; the sums decide on all ranks
     {
       std::unique_lock lock(work.mutex);
-      const bool done = work.over.wait_for(lock, deadline / 4, [&] { return work.done; });
-      word[0] = done ? 0 : 1;
-      word[1] = !done && steady_clock::now() - start > most * deadline ? 1 : 0;
+      bool late = false;
+      for (PauseTolerantTimer turn(deadline / 4); !work.done;) {
+        const auto now = time_since_boot();
+        late = patience.is_over(now);
+        if (turn.is_over(now)) break;
+        work.over.wait_for(lock, turn.next_wait());
+      }
+      word[0] = work.done ? 0 : 1;
+      word[1] = !work.done && late ? 1 : 0;
     }
     const bool at_work = word[0] > 0;
     strategy.sum(word);

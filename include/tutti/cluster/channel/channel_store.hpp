@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -19,10 +18,10 @@ class ChannelStore : public KeyStore {
   explicit ChannelStore(ControlChannel& channel) : channel_(channel) {}
 
   void publish(const std::string& key, const std::string& value) override { channel_.publish(key, value); }
-  std::optional<std::string> lookup(const std::string& key, Deadline deadline,
+  std::optional<std::string> lookup(const std::string& key, const Deadline& deadline,
                                     const std::atomic<bool>& stopped) override {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    return channel_.lookup_unless(key, std::max(left, std::chrono::milliseconds(0)), stopped);
+    // The channel does not count a pause of this process either.
+    return channel_.lookup_unless(key, std::chrono::ceil<std::chrono::milliseconds>(deadline.left()), stopped);
   }
   std::optional<std::string> find(const std::string& key) override { return channel_.find(key); }
   void wake() noexcept override { channel_.wake_lookups(); }

@@ -1,62 +1,25 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <time.h>
-
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>
 
+#include <tutti/core/pause_tolerant_timer.hpp>
+
 namespace tutti::control {
 
 using Time = std::chrono::nanoseconds;  // since a fixed moment; never decreases
 
+using tutti::is_pause;
+using tutti::PauseTolerantTimer;
+
 // Returns the time of a clock that also runs while this machine is suspended, as the clocks of other hosts do.
-[[nodiscard]] inline Time now() noexcept {
-  timespec t{};
-  ::clock_gettime(CLOCK_BOOTTIME, &t);
-  return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
-}
+[[nodiscard]] inline Time now() noexcept { return time_since_boot(); }
 
 inline constexpr std::chrono::milliseconds heartbeat_interval{500};
-
-// Returns whether the time between two rounds of a thread shows that its process was paused. A thread may wait for a
-// processor meanwhile. limit: the silence after which another process is given up. A short pause leaves too little of
-// a short limit to the messages that it delayed.
-[[nodiscard]] inline bool is_pause(Time gap, Time limit) noexcept {
-  return gap > std::clamp<Time>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));
-}
-
-// Counts the time that a thread spends waiting, up to a limit. A pause of the process itself does not count: the thread
-// calls is_over() at least once in each slice, so a pause between two calls counts as one slice.
-class PauseTolerantTimer {
- public:
-  static constexpr std::chrono::milliseconds slice{100};
-
-  explicit PauseTolerantTimer(Time limit) : limit_(limit) {}
-
-  // Call it once before each wait.
-  [[nodiscard]] bool is_over(Time now) noexcept {
-    if (begun_) {
-      const Time gap = now - looked_;
-      spent_ += is_pause(gap, limit_) ? std::min<Time>(gap, slice) : gap;
-    }
-    begun_ = true;
-    looked_ = now;
-    return spent_ >= limit_;
-  }
-  // Returns how long to wait before the next call of is_over().
-  [[nodiscard]] std::chrono::nanoseconds next_wait() const noexcept {
-    return std::min<std::chrono::nanoseconds>(slice, limit_ - spent_);
-  }
-
- private:
-  Time limit_, looked_{}, spent_{};
-  bool begun_ = false;
-};
 
 // The process's side of the lease, which stops a process from writing before the arbiter removes it from the job. It
 // holds for three quarters of the rank time-out, counted from the time at which the last answered heartbeat was sent.

@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/deadline.hpp>
 #include <tutti/comm/host/futex.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads/spin_pause.hpp>
 
 namespace tutti {
-
-using Deadline = std::chrono::steady_clock::time_point;
 
 // The memory by which the ranks of one host wait for each other. In its first state all bytes are zero, as in new
 // memory from the system.
@@ -43,7 +40,7 @@ class HostBarrier {
 
   // Returns when all ranks have arrived. Throws CommunicationError after the deadline, with the names of the missing
   // ranks, or after a rank has called abort().
-  void wait(Deadline deadline, std::string_view what) {
+  void wait(const Deadline& deadline, std::string_view what) {
     const std::uint32_t mine = s_.generation.value.load(std::memory_order_acquire);
     check(what);
     s_.seen[static_cast<std::size_t>(rank_)].value.store(mine + 1, std::memory_order_relaxed);
@@ -59,10 +56,9 @@ class HostBarrier {
     }
     s_.sleepers.value.fetch_add(1, std::memory_order_seq_cst);
     while (s_.generation.value.load(std::memory_order_seq_cst) == mine && s_.aborted.value.load() == 0) {
-      const auto left = deadline - std::chrono::steady_clock::now();
-      if (left.count() <= 0) break;
-      // Sleeps for short times, because abort() does not change the word.
-      futex_wait(s_.generation.value, mine, std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(100)));
+      if (deadline.is_over()) break;
+      // Sleeps for short times, also because abort() does not change the word.
+      futex_wait(s_.generation.value, mine, deadline.next_wait());
     }
     s_.sleepers.value.fetch_sub(1, std::memory_order_relaxed);
     if (s_.generation.value.load(std::memory_order_acquire) != mine) return;

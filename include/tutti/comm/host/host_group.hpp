@@ -60,13 +60,13 @@ class HostGroup {
   // ranks make the same calls.
   void map(std::vector<std::byte*> bases, std::size_t bytes) { mapped_.push_back({std::move(bases), bytes}); }
 
-  void barrier(Deadline deadline, std::string_view what) { barrier_.wait(deadline, what); }
+  void barrier(const Deadline& deadline, std::string_view what) { barrier_.wait(deadline, what); }
   void abort() noexcept { barrier_.abort(); }
   // Returns the rank that called abort() first, or -1.
   [[nodiscard]] int aborted_by() const noexcept { return barrier_.aborted_by(); }
 
   // Combines the data of all ranks, in place.
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     if (size_ == 1) return;
     if (data.size() > small_bytes && exchange_addresses(data, Op::all_reduce, deadline, what)) {
       const auto mine = share_of(data.size() / size_of(t), size_of(t), size_, rank_);
@@ -81,7 +81,8 @@ class HostGroup {
   }
 
   // Combines the data of all ranks. Rank 0 gets the result.
-  void reduce_to_first(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void reduce_to_first(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline,
+                       std::string_view what) {
     if (size_ == 1) return;
     if (data.size() > small_bytes && exchange_addresses(data, Op::reduce_to_first, deadline, what)) {
       const auto mine = share_of(data.size() / size_of(t), size_of(t), size_, rank_);
@@ -96,7 +97,7 @@ class HostGroup {
   }
 
   // Copies the root's data to all ranks.
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view what) {
     if (size_ == 1) return;
     const auto from = static_cast<std::size_t>(root);
     if (data.size() > small_bytes && exchange_addresses(data, Op::broadcast, deadline, what)) {
@@ -110,7 +111,8 @@ class HostGroup {
   }
 
   // all: receives size() times mine.size() bytes, in the order of the ranks.
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view what) {
     const std::size_t n = mine.size();
     if (n == 0) return;  // the addresses may be null
     std::memcpy(all.data() + static_cast<std::size_t>(rank_) * n, mine.data(), n);
@@ -156,7 +158,8 @@ class HostGroup {
 
   // Waits for all ranks and reads the addresses of their data. Returns false on all ranks if the data of any rank
   // cannot be accessed.
-  bool exchange_addresses(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what) {
+  bool exchange_addresses(std::span<std::byte> data, std::uint32_t kind, const Deadline& deadline,
+                          std::string_view what) {
     auto& calls = c_.calls[parity_];
     parity_ ^= 1U;
     calls[static_cast<std::size_t>(rank_)] = call_for(data, kind);
@@ -179,7 +182,8 @@ class HostGroup {
   // is enough: before a rank writes to a half again, it has passed the barrier of the other half, and so have all ranks
   // that read the first half.
   template <class F>
-  void in_pieces(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what, F&& f) {
+  void in_pieces(std::span<std::byte> data, std::uint32_t kind, const Deadline& deadline, std::string_view what,
+                 F&& f) {
     constexpr std::size_t half = scratch_bytes / 2;
     for (std::size_t at = 0; at < data.size(); at += half) {
       const auto piece = data.subspan(at, std::min(half, data.size() - at));

@@ -54,7 +54,7 @@ class HostRoutes {
            (route_ == Route::tree ? " in " + std::to_string(topology_.hosts()) + " hosts" : "");
   }
 
-  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
     if (data.size() % size_of(t) != 0)
       fail<UsageError>(what, {"whole values of ", name_of(t)}, {data.size(), " bytes"});
     switch (route_) {
@@ -65,7 +65,7 @@ class HostRoutes {
       case Route::tree:
         if (group_) group_->reduce_to_first(t, data, op, deadline, what);
         if (leaders_) leaders_->all_reduce(t, data, op, deadline, what);
-        if (group_) group_->broadcast(data, 0, deadline + after_leader, what);
+        if (group_) group_->broadcast(data, 0, deadline.extended(after_leader), what);
         return;
       case Route::plain:
         gather_host(deadline, what);
@@ -73,7 +73,7 @@ class HostRoutes {
     }
   }
 
-  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+  void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view what) {
     if (root < 0 || root >= topology_.size()) fail<UsageError>(what, {"a rank from 0 to ", topology_.size() - 1}, root);
     const auto from = topology_.place(root);
     switch (route_) {
@@ -85,7 +85,7 @@ class HostRoutes {
         const bool at_home = from.host == topology_.my_host();
         if (group_ && at_home) group_->broadcast(data, from.local, deadline, what);
         if (leaders_) leaders_->broadcast(data, from.host, deadline, what);
-        if (group_ && !at_home) group_->broadcast(data, 0, deadline + after_leader, what);
+        if (group_ && !at_home) group_->broadcast(data, 0, deadline.extended(after_leader), what);
         return;
       }
       case Route::plain:
@@ -94,7 +94,8 @@ class HostRoutes {
     }
   }
 
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
+                  std::string_view what) {
     if (all.size() != mine.size() * static_cast<std::size_t>(topology_.size()))
       fail<UsageError>(what, {mine.size(), " bytes for each rank"}, all.size());
     if (mine.empty()) return;
@@ -112,7 +113,7 @@ class HostRoutes {
     }
   }
 
-  void barrier(Deadline deadline, std::string_view what) {
+  void barrier(const Deadline& deadline, std::string_view what) {
     switch (route_) {
       case Route::alone:
         return;
@@ -121,7 +122,7 @@ class HostRoutes {
       case Route::tree:
         if (group_) group_->barrier(deadline, what);
         if (leaders_) leaders_->barrier(deadline, what);
-        if (group_) group_->barrier(deadline + after_leader, what);
+        if (group_) group_->barrier(deadline.extended(after_leader), what);
         return;
       case Route::plain:
         gather_host(deadline, what);
@@ -131,12 +132,12 @@ class HostRoutes {
 
  private:
   // Waits in shared memory, which is cheap, for the ranks of this host before the network is used.
-  void gather_host(Deadline deadline, std::string_view what) {
+  void gather_host(const Deadline& deadline, std::string_view what) {
     if (group_) group_->barrier(deadline, what);
   }
 
   // Gathers one block for each host. All blocks have the size that the host with the most ranks needs.
-  void gather_hosts(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline,
+  void gather_hosts(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
                     std::string_view what) {
     const std::size_t n = mine.size(), block = n * static_cast<std::size_t>(topology_.most_of_a_host());
     std::vector<std::byte> home(block), blocks(block * static_cast<std::size_t>(topology_.hosts()));
@@ -146,7 +147,7 @@ class HostRoutes {
     else
       std::copy(mine.begin(), mine.end(), home.begin());
     if (leaders_) leaders_->all_gather(home, blocks, deadline, what);
-    if (group_) group_->broadcast(blocks, 0, deadline + after_leader, what);
+    if (group_) group_->broadcast(blocks, 0, deadline.extended(after_leader), what);
     for (int r = 0; r < topology_.size(); ++r) {
       const auto at = topology_.place(r);
       const std::size_t from = block * static_cast<std::size_t>(at.host) + n * static_cast<std::size_t>(at.local);

@@ -27,8 +27,8 @@ namespace tutti {
 
 // The shared memory of the ranks of one host, with their HostGroup. The ranks find their windows through a store.
 class SharedHost {
-  [[nodiscard]] auto gather_within(Deadline deadline, std::string_view what) {
-    return [this, deadline, what](std::span<const std::byte> mine, std::span<std::byte> all) {
+  [[nodiscard]] auto gather_within(const Deadline& deadline, std::string_view what) {
+    return [this, &deadline, what](std::span<const std::byte> mine, std::span<std::byte> all) {
       if (group_)
         group_->all_gather(mine, all, deadline, what);
       else
@@ -45,7 +45,7 @@ class SharedHost {
 
   // A collective call of all ranks of all hosts. Returns whether the ranks of every host share memory. Throws
   // CommunicationError that names the ranks that have not arrived in time.
-  [[nodiscard]] bool join(Deadline deadline) {
+  [[nodiscard]] bool join(const Deadline& deadline) {
     if (topology_.most_of_a_host() == 1) return false;
     std::string why;
     if (topology_.local_size() > 1) why = share(deadline);
@@ -72,11 +72,11 @@ class SharedHost {
   [[nodiscard]] bool gave_up_here() const noexcept { return group_ && group_->aborted_by() == group_->rank(); }
 
   // Returns zeroed memory of every rank of the host. A collective call of the ranks of the host.
-  [[nodiscard]] GroupWindows allocate(std::size_t bytes, Deadline deadline) {
+  [[nodiscard]] GroupWindows allocate(std::size_t bytes, const Deadline& deadline) {
     return make(bytes, gather_within(deadline, "allocate"));
   }
   // Shares a window of this process that outlives the group; null: this rank has no window. A collective call too.
-  [[nodiscard]] GroupWindows share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
+  [[nodiscard]] GroupWindows share(const std::shared_ptr<HostWindow>& mine, const Deadline& deadline) {
     return GroupWindows::share(ProcessWindows::of_process(), topology_.local_rank(), topology_.local_size(), mine,
                                mine == nullptr ? "no window" : "", gather_within(deadline, "windows"));
   }
@@ -100,7 +100,7 @@ class SharedHost {
   [[nodiscard]] std::string key(const std::string& what, int rank) const {
     return prefix_ + "/" + what + "/" + std::to_string(rank);
   }
-  [[nodiscard]] std::string word_of(const std::string& what, int rank, Deadline deadline) const {
+  [[nodiscard]] std::string word_of(const std::string& what, int rank, const Deadline& deadline) const {
     auto word = store_.lookup(key(what, rank), deadline, flag_.raised());
     if (!word)
       fail<CommunicationError>("shared memory", {"a message from ", topology_.name(rank), " in time"}, "no message");
@@ -113,7 +113,7 @@ class SharedHost {
   }
 
   // Makes the group. Returns the reason if that fails, otherwise an empty text.
-  [[nodiscard]] std::string share(Deadline deadline) {
+  [[nodiscard]] std::string share(const Deadline& deadline) {
     if (topology_.local_size() > HostBarrierState::max_ranks)
       return std::to_string(topology_.local_size()) + " ranks on a host are too many to share memory";
     int round = 0;

@@ -16,6 +16,7 @@
 #include <tutti/cluster/elastic_member.hpp>
 #include <tutti/cluster/step_assignments.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {
@@ -64,9 +65,9 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
   void synchronise(std::span<StateSpan> state) {
     if (!workers_) return;
     const bool first = rank() == 0;
-    const auto began = std::chrono::steady_clock::now();
+    PauseTolerantTimer patience(10 * deadline());
     while (!first && !workers_->is_founder()) {
-      if (std::chrono::steady_clock::now() - began > 10 * deadline())
+      if (patience.is_over())
         fail<CommunicationError>("parameter server", "the initial state", "no message from rank 0");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       if (change() == Change::none) continue;
@@ -130,11 +131,10 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
   [[nodiscard]] bool join() {
     form_.introduce(options_.start, *channel_);
     channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
-    const auto began = std::chrono::steady_clock::now();
+    PauseTolerantTimer patience(options_.rendezvous_timeout);
     const bool founder = founds();
-    while (!channel_->await_assignment(std::chrono::milliseconds(200)))
-      if (founder && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
-        break;  // the next line throws an error that names the missing processes
+    while (!channel_->await_assignment(PauseTolerantTimer::slice))
+      if (founder && patience.is_over()) break;  // the next line throws an error that names the missing processes
     auto first = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!first) return false;
     now_ = *std::move(first);

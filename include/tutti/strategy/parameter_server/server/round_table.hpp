@@ -152,6 +152,12 @@ class RoundTable {
       if (oldest->under_way.none()) oldest->memory = Buffer();
     }
   }
+  // Puts off the deadlines of the incomplete parts.
+  void put_off(std::chrono::nanoseconds time) noexcept {
+    if (time == time.zero()) return;
+    for (const auto& c : cells_)
+      if (c->open) c->due += time;
+  }
   // Returns the earliest deadline of an incomplete part.
   [[nodiscard]] std::optional<Deadline> next_due() const noexcept {
     std::optional<Deadline> first;

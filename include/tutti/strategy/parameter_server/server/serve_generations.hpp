@@ -11,6 +11,7 @@
 #include <tutti/cluster/elastic_member.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 
 namespace tutti::ps {
 
@@ -19,11 +20,11 @@ namespace detail {
 // Returns the next generation; no value if the server is released, or asked to stop before its first generation.
 inline std::optional<Assignment> next_generation(ControlChannel& channel, const ElasticOptions& o, bool first,
                                                  const std::function<bool()>& stop_requested) {
-  const auto until = std::chrono::steady_clock::now() + o.rendezvous_timeout;
-  while (!channel.await_assignment(std::chrono::milliseconds(200))) {
+  PauseTolerantTimer patience(o.rendezvous_timeout);
+  while (!channel.await_assignment(PauseTolerantTimer::slice)) {
     if (!first) continue;
     if (stop_requested && stop_requested()) return {};
-    if (std::chrono::steady_clock::now() > until) break;  // the next line names the missing processes in an error
+    if (patience.is_over()) break;  // the next line names the missing processes in an error
   }
   return channel.next_assignment_unless_released(std::chrono::milliseconds(0));
 }

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/strategy/parameter_server/server/imported_windows.hpp>
@@ -56,11 +56,14 @@ class Server {
     const auto begun = [this] { return owned_ ? !members_.nobody_is_there() : welcomed_; };
     while (!over_ && !stopped_ && (begun() || !o_.stop_requested || !o_.stop_requested())) {
       if (o_.released && o_.released()) break;
-      Deadline next = std::chrono::steady_clock::now() + std::chrono::milliseconds(o_.members ? 20 : 1000);
+      Deadline next = std::chrono::steady_clock::now() + PauseMeter::longest_round / (o_.members ? 5 : 1);
       follow_members();
       if (!welcomed_) next = std::min(next, until_);
       if (const auto due = table_.next_due()) next = std::min(next, *due);
       Event<Message> e = t_.receive(next);
+      const auto pause = rounds_.end_round();
+      until_ += pause;
+      table_.put_off(pause);
       if (e.what == Event<Message>::What::lost)
         lost(e);
       else if (e.what == Event<Message>::What::message)
@@ -386,6 +389,7 @@ class Server {
   ServerCounts counts_;
   RefusalLog refusals_;
   Deadline until_{}, keep_at_{};
+  PauseMeter rounds_;
   std::optional<OwnedOperations> owned_;  // set if it owns weights
   bool welcomed_ = false, over_ = false;
   std::atomic<bool> stopped_{false};

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include <tutti/core/pause_tolerant_timer.hpp>
 #include <tutti/core/threads/spin_pause.hpp>
 
 namespace tutti::ps {
@@ -25,14 +26,15 @@ class PendingSends {
   void begin() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
   void end() noexcept { count_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool none() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
-  // Returns whether all sends have ended by the deadline. They end shortly after the receiver has got the data.
-  [[nodiscard]] bool wait(Deadline deadline) const noexcept {
+  // Returns whether all sends have ended within the time. They end shortly after the receiver has got the data.
+  [[nodiscard]] bool wait(std::chrono::nanoseconds time) const noexcept {
+    PauseTolerantTimer patience(time);
     for (int turn = 0; !none(); ++turn) {
       if (turn < 1000) {
         spin_pause();
         continue;
       }
-      if (std::chrono::steady_clock::now() >= deadline) return false;
+      if (patience.is_over()) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     return true;

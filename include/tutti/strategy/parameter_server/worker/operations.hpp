@@ -20,6 +20,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/float/bf16.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/strategy/parameter_server/wire/frames.hpp>
 #include <tutti/strategy/parameter_server/wire/placement.hpp>
@@ -161,10 +162,12 @@ class Operations {
   }
   void wait(Job& job) {
     std::unique_lock lock(mutex_);
-    const auto end = std::chrono::steady_clock::now() + job.deadline + grace_;
-    if (!changed_.wait_until(lock, end, [&] { return job.done(); }))
-      tutti::fail<CommunicationError>(job.name_, {"an answer of the servers within ", job.deadline.count(), " ms"},
-                                      "no answer", "check the servers, or raise --comm-deadline");
+    for (PauseTolerantTimer patience(job.deadline + grace_); !job.done();) {
+      if (patience.is_over())
+        tutti::fail<CommunicationError>(job.name_, {"an answer of the servers within ", job.deadline.count(), " ms"},
+                                        "no answer", "check the servers, or raise --comm-deadline");
+      changed_.wait_for(lock, patience.next_wait());
+    }
   }
 
   const std::chrono::milliseconds grace_;

@@ -23,6 +23,7 @@
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/pause_tolerant_timer.hpp>
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/strategy/parameter_server/wire/frames.hpp>
 #include <tutti/strategy/parameter_server/wire/transport.hpp>
@@ -45,7 +46,7 @@ class WorkerThread {
     std::random_device device;
     session_ = (std::uint64_t{device()} << 32) | device();
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
-    away_ = DisconnectedServers(o_.servers);
+    away_ = DisconnectedServers(o_.servers, o_.deadline);
     if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
     {
       const ReachabilityMonitor::Operation waits(o_.reach);
@@ -116,19 +117,19 @@ class WorkerThread {
 
   // ---- before the thread starts ----
   void connect_all() {
-    const auto until = std::chrono::steady_clock::now() + o_.patience;
+    PauseTolerantTimer patience(o_.patience);
     std::vector<bool> there(static_cast<std::size_t>(o_.servers));
     for (int s = 0; s < o_.servers; ++s)
       if (!greet(s)) no_server(s, "cannot send to it");
     while (std::find(there.begin(), there.end(), false) != there.end()) {
-      if (std::chrono::steady_clock::now() >= until) {
+      if (patience.is_over()) {
         std::string missing;
         for (int s = 0; s < o_.servers; ++s)
           if (!there[static_cast<std::size_t>(s)]) missing += (missing.empty() ? "" : ", ") + server_name(s);
         fail<CommunicationError>("parameter server", {"all servers within ", o_.patience.count(), " ms"},
                                  {"no welcome from ", missing}, "check whether these servers run and can be reached");
       }
-      const auto e = t_.receive(until);
+      const auto e = t_.receive(std::chrono::steady_clock::now() + patience.next_wait());
       if (gave_up_) fail<CommunicationError>("parameter server", "all servers", why_interrupted());
       if (e.what == Event<Message>::What::lost) no_server(e.peer, e.why);
       if (e.what != Event<Message>::What::message) continue;
@@ -196,7 +197,7 @@ class WorkerThread {
     if constexpr (Reopening<T>)
       for (int s = 0; s < o_.servers; ++s)
         if (away_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) away_.greeted(s);
-    if (const auto late = away_.longer_than(o_.deadline))
+    if (const auto late = away_.overdue())
       fail<CommunicationError>(first_name(),
                                {server_name(*late), " to return within ", o_.deadline.count(), " ms of its end"},
                                "no message from it");
@@ -303,7 +304,7 @@ class WorkerThread {
     if (part == job->parts.end() || part->bytes != f->bytes || !part->sent || part->answered) return;
     // The transport may still read the memory that the answer will overwrite.
     const auto i = static_cast<std::size_t>(part - job->parts.begin());
-    if (!job->under_way[i].wait(std::chrono::steady_clock::now() + grace))
+    if (!job->under_way[i].wait(grace))
       fail<CommunicationError>(job->name_, "the answered data to be sent", "a send that has not ended");
     const Request& r = job->request;
     const std::size_t at = f->offset - r.base;
