@@ -258,6 +258,25 @@ TEST_CASE("an invalid recipe is refused before training begins") {
         r.logical_ranks = 2;
         r.batch_per_worker = 8;
       });
+  refuses(
+      "[fit .shares] expected Shares::equal without .logical_ranks, got Shares::measured. hint: set .logical_ranks, "
+      "for "
+      "example to 8 times the number of processes, so that the results do not depend on the shares; Shares::rows needs "
+      "none.",
+      [](FitRecipe& r) { r.shares = Shares::measured; });
+  refuses(
+      "[fit .shares] expected Shares::measured with .logical_ranks, got Shares::rows. hint: Shares::measured keeps the "
+      "bits.",
+      [](FitRecipe& r) {
+        r.logical_ranks = 2;
+        r.shares = Shares::rows;
+      });
+  refuses(
+      "[fit .shares] expected Shares::equal with .batch_per_worker, got Shares::rows. hint: leave out one of the two.",
+      [](FitRecipe& r) {
+        r.batch_per_worker = 8;
+        r.shares = Shares::rows;
+      });
   refuses("[fit .epochs] expected 1 or more, got -1.", [](FitRecipe& r) { r.epochs = -1; });
   refuses("[fit .keep] expected 1 or more, got 0.", [](FitRecipe& r) { r.keep = 0; });
   const Model open(images(8).schema());
