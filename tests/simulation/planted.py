@@ -31,7 +31,7 @@ PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", 
            [("hosts", *f) for f in faults.HOSTS_FAULTS] + faults.SEPARATE)
 SEPARATE = {name: (file, text, wrong) for _, name, file, text, wrong in faults.SEPARATE}
 # Options of the program that a fault needs.
-OPTIONS = {"short-pause-counts": ["--rank-timeout", "1"]}
+OPTIONS = {name: ["--rank-timeout", "1"] for name in ("short-pause-counts", "servers-keep-the-state")}
 SWITCH = """#pragma once
 #include <cstdlib>
 #include <string_view>

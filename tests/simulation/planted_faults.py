@@ -118,6 +118,9 @@ OLD = [
     ("short-pause-counts", TIMER,
      "return gap > std::clamp<std::chrono::nanoseconds>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));",
      "return gap > std::chrono::seconds(1);"),
+    # Keep a leaving worker that alone has the state, although there are servers
+    ("servers-keep-the-state", NEXT, "(c.is(Role::worker) || o.servers_hold);",
+     "(PLANTED || c.is(Role::worker) || o.servers_hold);"),
     # Apply the rule of unreachable members again when a member leaves the generation after another one has named it
     ("cuts-are-not-judged-again", ARBITER,
      "    unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void on_group_ready",

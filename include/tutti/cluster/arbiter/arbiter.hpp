@@ -345,7 +345,7 @@ class Arbiter {
     if (too_few_) {
       const bool others_may_come = lost_stayer_ && !stopping_ && !finished_;
       if (o_.elastic && !finished_ && must_stop(processes_, others_may_come)) return stop_all();
-      const bool may = may_leave(processes_, others_may_come);
+      const bool may = may_leave(processes_, o_, others_may_come);
       for (Process& p : processes_)
         if (p.state == State::member && p.leaving && may) release(p);
     }

@@ -103,9 +103,10 @@ enum class Urgency { none, epoch, step, broken };
 
 // Returns whether members may leave although too few workers would remain for a generation: if another member has the
 // trained state, or if no other worker is expected. others_may_come: new workers may replace lost ones.
-[[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, bool others_may_come) {
-  const bool kept =
-      any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && !c.leaving; });
+[[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, const ArbiterOptions& o, bool others_may_come) {
+  const bool kept = any_candidate(all, [&](const Candidate& c) {
+    return c.state == Candidate::State::member && !c.leaving && (c.is(Role::worker) || o.servers_hold);
+  });
   return kept ||
          (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
 }
