@@ -61,6 +61,16 @@ inline void require_architecture(int architecture, int runtime, const std::strin
                     gpu, volta ? "build with CUDA 12.8 or 12.9, or use another --backend" : "use another --backend");
 }
 
+// Throws DeviceError if the first call that uses a GPU failed. gpu: "GPU 0".
+inline void require_usable(cudaError_t e, const std::string& gpu) {
+  const bool in_use = e == cudaErrorDevicesUnavailable || e == cudaErrorDeviceAlreadyInUse;
+  check(e, in_use ? gpu + " for this process" : gpu,
+        in_use ? "another process uses it alone (compute mode EXCLUSIVE_PROCESS), or no process may (PROHIBITED): see "
+                 "nvidia-smi -q -d COMPUTE,PIDS; --gpus chooses another GPU"
+        : e == cudaErrorMemoryAllocation ? "end other programs on this GPU: see nvidia-smi"
+                                         : "");
+}
+
 // One GPU and the stream that computes on it. Neither copyable nor movable: objects that are created for it hold a
 // reference to it.
 class Device {
@@ -69,12 +79,12 @@ class Device {
   // oldest_architecture().
   explicit Device(int id = 0) : id_(id) {
     require_device(id);
-    use();
+    require_usable(cudaSetDevice(id), "GPU " + std::to_string(id));
     check(cudaGetDeviceProperties(&properties_, id), "the GPU's properties");
     int runtime = 0;
     check(cudaRuntimeGetVersion(&runtime), "the version of the CUDA runtime");
     require_architecture(architecture(), runtime, name_and_capability());
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + name());
+    require_usable(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + name());
   }
   // Ignores errors: a lost device cannot be cleaned up.
   ~Device() {
@@ -113,11 +123,11 @@ class Device {
   // the error. The message says how to find that op.
   void check_op(cudaError_t e, std::string_view what = "success") const {
     if (e == cudaSuccess) return;
-    fail<DeviceError>(
-        "cuda", what, {error_text(e), (kind_.empty() ? "" : "; the last op started was " + op())},
-        e == cudaErrorMemoryAllocation
-            ? "use a smaller --batch-size or --precision bf16"
-            : "kernels run asynchronously; set CUDA_LAUNCH_BLOCKING=1 to get the name of the op that failed");
+    fail<DeviceError>("cuda", what, {error_text(e), (kind_.empty() ? "" : "; the last op started was " + op())},
+                      e == cudaErrorMemoryAllocation ? "use a smaller --batch-size or --precision bf16"
+                                                     : "kernels run asynchronously; set CUDA_LAUNCH_BLOCKING=1 and "
+                                                       "--cuda-graph 0 to get the name of the op that "
+                                                       "failed");
   }
   // Captured steps may hold operations of a communicator, so they must be discarded before the communicator is
   // destroyed. The owner of the captured steps registers a function `f` that discards them (null: there is no owner).
@@ -126,6 +136,10 @@ class Device {
   void forget_captured() const {
     if (forget_) forget_();
   }
+  // The number of ranks whose operations a captured step may hold. NCCL requires that all ranks capture an operation,
+  // or none.
+  void share_steps(int ranks) const noexcept { ranks_ = ranks; }
+  [[nodiscard]] int ranks() const noexcept { return ranks_; }
 
   // Returns true while the stream records calls for a graph instead of running them.
   [[nodiscard]] bool capturing() const {
@@ -146,6 +160,7 @@ class Device {
   std::array<char, 96> node_text_{};
   std::string_view kind_, node_;
   std::function<void()> forget_;
+  mutable int ranks_ = 1;
 };
 
 // Whether a GPU is usable. why: the problem of an existing GPU, its driver or CUDA; empty if there is no GPU.

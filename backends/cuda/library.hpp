@@ -35,6 +35,7 @@ class Library {
       if (const char* e = ::dlerror()) why_ = e;
     for (const auto& folder : library_folders(places))
       if (open(folder, companion)) return;
+    if (const auto other = other_version(places); !other.empty()) why_ += "; " + other.string() + " is another version";
     package_ += "; tutti searches the loader's folders, $CUDA_HOME, $CUDA_PATH, " +
                 (places.toolkits / "cuda").string() + "-" + std::to_string(places.major) + "* and in " +
                 (places.toolkits / "cuda").string();
@@ -45,6 +46,11 @@ class Library {
 
   [[nodiscard]] bool found() const noexcept { return handle_ != nullptr; }
 
+  // Returns the function F with this name, or null if the library is missing or lacks it.
+  template <class F>
+  [[nodiscard]] F* find(const char* name) const noexcept {
+    return handle_ == nullptr ? nullptr : reinterpret_cast<F*>(::dlsym(handle_, name));
+  }
   // Returns the function F with this name. Throws DeviceError if the library is missing or lacks the function.
   template <class F>
   [[nodiscard]] F* function(const char* name) const {
@@ -72,6 +78,18 @@ class Library {
     }
     if (!companion.empty()) open_companions(folder, companion);
     return true;
+  }
+
+  // Returns a file of this library with another version, for example libcudnn.so.8 for libcudnn.so.9, or an empty path.
+  [[nodiscard]] std::filesystem::path other_version(const LibraryPlaces& places) const {
+    const std::string stem = file_.substr(0, file_.find(".so") + 3) + ".";
+    auto folders = library_folders(places);
+    const auto searched = loader_folders(places);
+    folders.insert(folders.begin(), searched.begin(), searched.end());
+    for (const auto& folder : folders)
+      for (const std::string& name : detail::names_in(folder))
+        if (name.starts_with(stem) && !name.starts_with(file_)) return folder / name;
+    return {};
   }
 
   // Opens companions in advance: when the library requests them by name, the loader returns the open ones. The library

@@ -20,6 +20,8 @@ struct LibraryPlaces {
   std::filesystem::path program;             // the folder of the program, empty if unknown
   std::vector<std::filesystem::path> homes;  // toolkits that the environment names
   std::filesystem::path toolkits = "/usr/local";
+  // Folders of the dynamic loader, in which libraries of another version are searched for messages.
+  std::vector<std::filesystem::path> system{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"};
 
   // Returns the places of this process: $CUDA_HOME and $CUDA_PATH name toolkits.
   [[nodiscard]] static LibraryPlaces of_process(int major) {
@@ -75,6 +77,19 @@ inline void add_toolkit(std::vector<std::filesystem::path>& list, const std::fil
 }
 
 }  // namespace detail
+
+// Returns the folders of $LD_LIBRARY_PATH and of the system.
+[[nodiscard]] inline std::vector<std::filesystem::path> loader_folders(const LibraryPlaces& places) {
+  std::vector<std::filesystem::path> list;
+  const char* const variable = std::getenv("LD_LIBRARY_PATH");
+  for (std::string_view rest = variable != nullptr ? variable : ""; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(':'), rest.size());
+    if (end > 0) list.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  list.insert(list.end(), places.system.begin(), places.system.end());
+  return list;
+}
 
 // Returns the folders of toolkits in the order in which they are tried: toolkits of the environment;
 // `toolkits`/cuda-<major>*, the newest minor version first; `toolkits`/cuda. Some of the folders may not exist.

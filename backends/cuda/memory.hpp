@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <memory>
@@ -34,7 +35,7 @@ namespace tutti::cuda {
 class DeviceMemory : public Memory {
  public:
   // id: number of the GPU.
-  explicit DeviceMemory(int id) : device_(std::make_unique<Device>(id)) {}
+  explicit DeviceMemory(int id) : device_(std::make_unique<Device>(id)), unused_at_start_(unused_bytes()) {}
 
   [[nodiscard]] Device& device() noexcept { return *device_; }
   [[nodiscard]] const Device& device() const noexcept { return *device_; }
@@ -46,7 +47,7 @@ class DeviceMemory : public Memory {
     if (e == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // clears the error: it is not sticky
       fail<DeviceError>("cuda", {size_text(bytes), " of memory on ", device_->name()},
-                        {size_text(free_bytes()), " free of ", size_text(device_->properties().totalGlobalMem)},
+                        {size_text(unused_bytes()), " free of ", size_text(device_->properties().totalGlobalMem)},
                         "use a smaller --batch-size or --precision bf16, or end other programs on this GPU");
     }
     device_->check_op(e, size_text(bytes) + " of memory");
@@ -74,21 +75,35 @@ class DeviceMemory : public Memory {
 
   // Returns the bytes that allocate() returned and deallocate() has not yet freed.
   [[nodiscard]] std::size_t allocated_bytes() const noexcept override { return allocated_; }
-  // Returns the bytes that can still be allocated.
+  // Returns the bytes that can still be allocated, without the room that the libraries still need.
   [[nodiscard]] std::size_t free_bytes() const override {
+    const std::size_t now = unused_bytes();
+    return now - std::min(library_bytes(), now);
+  }
+  // Returns the room that is kept for handles and kernels of cuDNN, cuBLASLt and NCCL, which load them at the first
+  // use: 1,536 MiB, or 1,050 MiB before compute capability 8.0, as TensorFlow does (MinSystemMemory() in
+  // tensorflow/core/common_runtime/gpu/gpu_device.cc), less what they have taken since this object was constructed; at
+  // most a sixteenth of the unused memory.
+  [[nodiscard]] std::size_t library_bytes() const {
+    const std::size_t most = (device_->architecture() >= 80 ? std::size_t{1536} : std::size_t{1050}) << 20;
+    const std::size_t now = unused_bytes(), held = now + allocated_;
+    const std::size_t taken = unused_at_start_ > held ? unused_at_start_ - held : 0;  // also by other programs
+    return std::min(most > taken ? most - taken : 0, now / 16);
+  }
+
+ private:
+  [[nodiscard]] std::size_t unused_bytes() const {
     device_->use();
     std::size_t available = 0, total = 0;
     device_->check_op(cudaMemGetInfo(&available, &total), "the amount of free memory");
     return available;
   }
-
- private:
   void transfer(void* to, const void* from, std::size_t n, cudaMemcpyKind kind) {
     if (n > 0) device_->check_op(cudaMemcpyAsync(to, from, n, kind, device_->stream()), "a copy");
   }
 
   std::unique_ptr<Device> device_;
-  std::size_t allocated_ = 0;
+  std::size_t allocated_ = 0, unused_at_start_;
 };
 
 // Allocates pinned memory of the host, which the device reads at full speed, also while kernels run. For

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <initializer_list>
 #include <map>
 #include <span>
@@ -12,12 +13,15 @@
 #include <vector>
 
 #include <tutti/backends/cuda/device.hpp>
+#include <tutti/core/error.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 
 namespace tutti::cuda {
 
 // Runs captured as CUDA graphs, with everything on which they depend as key. The first run of a key starts its ops
-// without a graph, so that the libraries load what they need. The second run is captured, and from then on replayed.
+// without a graph, so that the libraries load what they need. The second run is captured, and from then on replayed. A
+// run that cannot be captured, for example because a custom op allocates memory, starts its ops one by one instead, and
+// says so once.
 class StepGraphs {
  public:
   explicit StepGraphs(Device& device) : device_(device) {
@@ -44,20 +48,43 @@ class StepGraphs {
       f();
       // Most of these graphs belong to destroyed models, which never request them again.
       if (graphs_.size() >= most) clear();
-      graphs_.emplace(key_, nullptr);
+      graphs_.emplace(key_, Entry{});
       return;
     }
-    if (at->second == nullptr) at->second = capture(f);
+    Entry& entry = at->second;
+    if (entry.exec == nullptr && !entry.refused) {
+      try {
+        entry.exec = capture(f);
+      } catch (const DeviceError& e) {
+        // No op of a failed capture has run. If the device itself has failed, f() fails again.
+        entry.refused = true;
+        cudaGetLastError();
+        if (device_.ranks() > 1)
+          fail<DeviceError>("cuda", "a step captured as a CUDA graph, because other ranks capture theirs", e.what(),
+                            "give all ranks --cuda-graph 0");
+        if (!std::exchange(told_, true))
+          std::fprintf(
+              stderr,
+              "tutti: a step cannot be captured as a CUDA graph, and runs without one, which is slower: %s hint: "
+              "--cuda-graph 0 does not try it\n",
+              e.what());
+      }
+    }
+    if (entry.refused) return f();
     device_.set_op("a captured step");
-    device_.check_op(cudaGraphLaunch(at->second, device_.stream()), "a captured step started");
+    device_.check_op(cudaGraphLaunch(entry.exec, device_.stream()), "a captured step started");
   }
 
  private:
   static constexpr std::size_t most = 64;
+  struct Entry {
+    cudaGraphExec_t exec = nullptr;  // null before the capture
+    bool refused = false;            // the capture has failed
+  };
 
   void clear() noexcept {
     for (auto& [key, g] : graphs_)
-      if (g != nullptr) cudaGraphExecDestroy(g);
+      if (g.exec != nullptr) cudaGraphExecDestroy(g.exec);
     graphs_.clear();
   }
 
@@ -86,8 +113,8 @@ class StepGraphs {
 
   Device& device_;
   std::vector<std::uint64_t> key_;
-  std::map<std::vector<std::uint64_t>, cudaGraphExec_t> graphs_;
-  bool capturing_ = false;
+  std::map<std::vector<std::uint64_t>, Entry> graphs_;
+  bool capturing_ = false, told_ = false;
   std::size_t captured_ = 0;
 };
 

@@ -25,6 +25,7 @@ LibraryPlaces places_in(const std::filesystem::path& root, int major) {
   LibraryPlaces p;
   p.major = major;
   p.toolkits = root / "usr local";
+  p.system.clear();
   return p;
 }
 std::filesystem::path put(const std::filesystem::path& folder, const std::string& name = file) {
@@ -113,6 +114,29 @@ TEST_CASE("a library file that cannot be opened is skipped, and the error report
   }
   const auto older = put(places.toolkits / "cuda-12.4/lib64");
   CHECK(opened(places) == older);
+}
+
+TEST_CASE("a library of another major version is not opened, and the error names it") {
+  const test::TempFolder folder;
+  LibraryPlaces places = places_in(folder.path(), 12);
+  places.system = {folder / "system"};
+  const auto message = [&] {
+    try {
+      (void)cuda::Library(file, "the package of it", {}, places).function<void()>("f");
+    } catch (const DeviceError& e) {
+      CHECK(e.exit_code() == 4);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(message().find("another version") == std::string::npos);
+  put(places.toolkits / "cuda-12.9/lib64", "libtutti-toolkit-test-other.so.2");
+  CHECK(message().find("another version") == std::string::npos);
+  const auto newer = put(places.toolkits / "cuda-12.9/lib64", "libtutti-toolkit-test.so.2");
+  CHECK(message().find("; " + newer.string() +
+                       " is another version. hint: install the package of it; tutti searches") != std::string::npos);
+  const auto of_system = put(folder / "system", "libtutti-toolkit-test.so.3.1");
+  CHECK(message().find("; " + of_system.string() + " is another version") != std::string::npos);
 }
 
 TEST_CASE("a process searches libraries next to its program, and in the toolkits of the environment and the system") {

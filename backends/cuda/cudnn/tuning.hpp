@@ -14,6 +14,8 @@
 #include <tutti/backends/cuda/cudnn/plan.hpp>
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 
 namespace tutti::cuda::cudnn {
 
@@ -91,7 +93,37 @@ class Captured {
 };
 
 // How many times a graph contains the measured work.
-inline constexpr int repetitions = 6;
+inline constexpr std::size_t repetitions = 6;
+
+// Call it in a handler of a DeviceError. Returns if the error belongs to one candidate: cuDNN does not run its plan, or
+// its work cannot be captured. Throws the error again if the device has failed.
+inline void require_working(const Device& device) {
+  cudaGetLastError();
+  if (cudaStreamSynchronize(device.stream()) != cudaSuccess) throw;
+}
+
+// Returns the number of the candidate whose work takes the least time, measured as in a captured step, or an empty
+// value if none of them runs. start(i, k): starts the work of candidate i for the k-th time.
+[[nodiscard]] inline std::optional<std::size_t> fastest_of(const Device& device, std::size_t count,
+                                                           FunctionRef<void(std::size_t i, std::size_t k)> start) {
+  std::optional<std::size_t> best;
+  double shortest = std::numeric_limits<double>::max();
+  for (std::size_t i = 0; i < count; ++i) {
+    try {
+      for (std::size_t k = 0; k < 2; ++k) start(i, k);  // loads the kernels
+      const Captured captured(device, [&] {
+        for (std::size_t k = 0; k < repetitions; ++k) start(i, k);
+      });
+      const double time = captured.shortest(shortest);
+      if (time >= shortest) continue;
+      shortest = time;
+      best = i;
+    } catch (const DeviceError&) {
+      require_working(device);
+    }
+  }
+  return best;
+}
 
 }  // namespace detail
 
@@ -127,38 +159,24 @@ inline constexpr int repetitions = 6;
   if (workspace.data() == nullptr) return {};
 
   cudnnHandle_t raw = handle.on(stream);
-  std::optional<std::size_t> best;
-  double shortest = std::numeric_limits<double>::max();
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    try {
-      for (const auto& operands : sets) plans[i].run(raw, operands, workspace.data());  // loads the kernels
-      const detail::Captured captured(device, [&] {
-        for (int k = 0; k < detail::repetitions; ++k)
-          plans[i].run(raw, sets[static_cast<std::size_t>(k) % sets.size()], workspace.data());
-      });
-      const double time = captured.shortest(shortest);
-      if (time >= shortest) continue;
-      shortest = time;
-      best = i;
-    } catch (const CudnnError&) {
-      continue;  // a plan that does not run is not chosen
-    }
-  }
-  return best;
+  return detail::fastest_of(device, plans.size(), [&](std::size_t i, std::size_t k) {
+    plans[i].run(raw, sets[k % sets.size()], workspace.data());
+  });
 }
 
 // Returns the time of the work that `start` starts on the device's stream, as part of a captured step, in seconds. If
-// cuDNN fails to run its plan, returns the largest number. The stream must be idle.
+// cuDNN fails to run its plan, or the work cannot be captured, returns the largest number. The stream must be idle.
 template <class F>
 [[nodiscard]] double shortest_time(const Device& device, F&& start) {
   device.use();
   try {
     start();  // loads the kernels
     const detail::Captured captured(device, [&] {
-      for (int k = 0; k < detail::repetitions; ++k) start();
+      for (std::size_t k = 0; k < detail::repetitions; ++k) start();
     });
-    return captured.shortest() / detail::repetitions;
-  } catch (const CudnnError&) {
+    return captured.shortest() / static_cast<double>(detail::repetitions);
+  } catch (const DeviceError&) {
+    detail::require_working(device);
     return std::numeric_limits<double>::max();
   }
 }

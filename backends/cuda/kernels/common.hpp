@@ -54,6 +54,20 @@ template <class T, int V> inline void store_floats(T* p, const float (&f)[V]) {
   store<T, V>(p, v);
 }
 
+// Loads the numbers of V neighbouring channels, 16 bytes at a time if V is a multiple of 4. The lanes of a warp read
+// neighbouring groups: single loads would ask for 32 bytes of memory for each 4 bytes. Each channel number is a multiple
+// of V, and the arrays are aligned to 16 bytes.
+template <int V>
+inline void load_channels(const float* __restrict__ from, float (&to)[V]) {
+  constexpr int n = V % 4 == 0 ? 4 : 1;
+  #pragma unroll
+  for (int k = 0; k < V; k += n) {
+    const Vec<float, n> part = load<float, n>(from + k);
+    #pragma unroll
+    for (int j = 0; j < n; ++j) to[k + j] = part.v[j];
+  }
+}
+
 inline i64 first_index() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 inline i64 index_step() { return (i64)gridDim.x * blockDim.x; }
 

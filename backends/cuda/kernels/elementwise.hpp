@@ -148,11 +148,11 @@ __global__ void add(const T* a, const T* b, T* out, i64 n) {
 template <class T, int V>
 __global__ void bias_forward(const T* x, const float* b, T* y, int channels, i64 n) {
   for (i64 k = first_index(); k < n / V; k += index_step()) {
-    float f[V];
+    float f[V], bias[V];
     load_floats<T, V>(x + k * V, f);
-    const int c = (int)(k * V % channels);
+    load_channels(b + (int)(k * V % channels), bias);
     #pragma unroll
-    for (int j = 0; j < V; ++j) f[j] += b[c + j];
+    for (int j = 0; j < V; ++j) f[j] += bias[j];
     store_floats<T, V>(y + k * V, f);
   }
 }

@@ -89,14 +89,11 @@ __global__ void __launch_bounds__(256, 2)
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], a[V], b[V], k[V];
   scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);
-  #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    mu[j] = mean[t.channel + j];
-    shift[j] = beta[t.channel + j];
-    a[j] = from_g[t.channel + j];
-    b[j] = from_x[t.channel + j];
-    k[j] = constant[t.channel + j];
-  }
+  load_channels(mean + t.channel, mu);
+  load_channels(beta + t.channel, shift);
+  load_channels(from_g + t.channel, a);
+  load_channels(from_x + t.channel, b);
+  load_channels(constant + t.channel, k);
   struct Row {
     Vec<T, V> g, x;
   };

@@ -165,11 +165,11 @@ __global__ void norm_finish(const float* partial, int chunks, i64 chunk, i64 all
 // spread: the inverse standard deviation, or, if from_variance is not 0, the variance.
 template <int V>
 inline void scale_of(const float* gamma, const float* spread, int c, int from_variance, float eps, float (&scale)[V]) {
+  float s[V];
+  load_channels(gamma + c, scale);
+  load_channels(spread + c, s);
   #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const float s = from_variance ? 1 / sqrtf(spread[c + j] + eps) : spread[c + j];
-    scale[j] = gamma[c + j] * s;
-  }
+  for (int j = 0; j < V; ++j) scale[j] *= from_variance ? 1 / sqrtf(s[j] + eps) : s[j];
 }
 
 template <class T, int V, int FORM>
@@ -183,11 +183,8 @@ __global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V];
   scale_of<V>(gamma, spread, t.channel, from_variance, eps, scale);
-  #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    mu[j] = mean[t.channel + j];
-    shift[j] = beta[t.channel + j];
-  }
+  load_channels(mean + t.channel, mu);
+  load_channels(beta + t.channel, shift);
   struct Row {
     Vec<T, V> x, residual;
   };
@@ -238,7 +235,7 @@ inline float gradient_of(const Incoming<T, V>& r, int j, float off, float scale,
 // rows_at_once: rows that a thread loads at once, with two to four vectors each. blocks_at_once: blocks for which a
 // multiprocessor has registers.
 constexpr int rows_at_once(int form) { return form == form_any ? 1 : 2; }
-constexpr int blocks_at_once(int form) { return form == (1 | form_second) ? 2 : 3; }
+constexpr int blocks_at_once(int form) { return form == form_any || form == (1 | form_second) ? 2 : 3; }
 
 // Per chunk and channel: the sums of g and of g times the normalised x. Writes g to dresidual if the form says so.
 template <class T, int V, int FORM>
@@ -255,11 +252,8 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM))
   if (t.channel < channels) {
     float mu[V], scale[V], shift[V];
     scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      mu[j] = mean[t.channel + j];
-      shift[j] = beta[t.channel + j];
-    }
+    load_channels(mean + t.channel, mu);
+    load_channels(beta + t.channel, shift);
     stream<rows_at_once(FORM)>(
         t.mine, t.first(channels), (i64)t.rows * channels,
         [&](i64 at) { return load_incoming<T, V>(x, dy, dy2, y, at, form); },
@@ -274,8 +268,9 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM))
           }
           if (form & form_keep) store_floats<T, V>(dresidual + at, g);
         });
+    load_channels(inv_std + t.channel, mu);
     #pragma unroll
-    for (int j = 0; j < V; ++j) dot[j] *= inv_std[t.channel + j];
+    for (int j = 0; j < V; ++j) dot[j] *= mu[j];
   }
   write_partial<V>(t, sum, dot, partial, channels);
 }
@@ -308,13 +303,13 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM))
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], mean_g[V], slope[V];
   scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);
+  load_channels(inv_std + t.channel, mu);
+  load_channels(means + channels + t.channel, slope);
   #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    mu[j] = mean[t.channel + j];
-    shift[j] = beta[t.channel + j];
-    mean_g[j] = means[t.channel + j];
-    slope[j] = inv_std[t.channel + j] * means[channels + t.channel + j];
-  }
+  for (int j = 0; j < V; ++j) slope[j] *= mu[j];
+  load_channels(mean + t.channel, mu);
+  load_channels(beta + t.channel, shift);
+  load_channels(means + t.channel, mean_g);
   stream<rows_at_once(FORM)>(
       t.mine, t.last(channels), -(i64)t.rows * channels,
       [&](i64 at) { return load_incoming<T, V>(x, dy, dy2, (const T*)nullptr, at, form); },
