@@ -23,7 +23,7 @@ class TuttiConan(ConanFile):
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
     exports = "include/tutti/version.hpp"
-    exports_sources = ("CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "cmake/*", "include/*", "backends/*", "datasets/*", "src/*",
+    exports_sources = ("CMakeLists.txt", "LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "cmake/*", "include/*", "backends/*", "datasets/*", "src/*",
                        "infra/*", "tools/*", "bench/scaling/*.py", "docs/*", "examples/*")
     no_copy_source = True
 

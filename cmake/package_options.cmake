@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # cpack reads this file for each kind of package: an archive includes the shared libraries, a Debian package depends on
 # them.
+include("${CMAKE_CURRENT_LIST_DIR}/source_date.cmake")
 if(CPACK_TUTTI_EIGEN_NATIVE)
   message(STATUS "These programs run on processors like this one only: for others configure with -DTUTTI_EIGEN_NATIVE=OFF")
 endif()

@@ -17,13 +17,9 @@
 # run tutti/setup.sh. This script needs patchelf and Open MPI's programs (Debian: patchelf, openmpi-bin).
 set -euo pipefail
 
-root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
-say() { printf 'make_package.sh: %s\n' "$*" >&2; }
-# fail STATUS WHERE EXPECTED GOT [HINT]
-fail() {
-  say "[$2] expected $3, got $4.${5:+ hint: $5.}"
-  exit "$1"
-}
+me=make_package.sh
+# shellcheck source=common.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 out='' build='' native=0 built_here=0 cuda='' wheels=$root/build/package/wheels
 while (($#)); do
@@ -52,10 +48,11 @@ while (($#)); do
   shift
 done
 [[ $(uname -sm) == 'Linux x86_64' ]] || fail 2 machine "Linux on x86_64" "$(uname -sm)"
-for program in cmake patchelf readelf strip tar gzip; do
-  command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake patchelf binutils"
+for program in cmake patchelf readelf strip tar gzip python3; do
+  command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake patchelf binutils python3"
 done
-version=$(sed -n 's/.*version = "\(.*\)";/\1/p' "$root/include/tutti/version.hpp")
+version=$(version_of_tree)
+set_source_date
 out=${out:-tutti-$version-linux-x86_64.tar.gz}
 [[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in an existing folder" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
@@ -117,7 +114,7 @@ if [[ -z $build ]]; then
   fi
   if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF \
-    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF "${headers[@]}" >&2
+    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=$root=." "${headers[@]}" >&2
   built_here=1
 fi
 [[ -f $build/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$build"
@@ -290,10 +287,11 @@ install -D -m 644 "$work/interpreters" "$top/share/tutti/package/interpreters"
   if [[ -n $cuda ]]; then echo "cuda_libraries own"; else echo "cuda_libraries host"; fi
 } >"$top/share/tutti/package/about"
 install -m 755 "$root/infra/package/setup.sh" "$top/setup.sh"
+# Lists each library, program and plugin that is not tutti's own, as it is in the archive.
+rm -rf "$top/share/doc/tutti/licences"
+python3 "$root/cmake/bill_of_materials.py" --dependencies "$build/dependencies.tsv" --version "$version" --bundled "$top/lib" --root "$top" \
+  --licences "$top/share/doc/tutti/licences" --out "$top/share/doc/tutti/tutti.spdx.json"
 
-# Identical files give an identical archive.
-chmod -R u+w,go-w,a+rX "$top"
-tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-0}" -cf - tutti | gzip -n -6 >"$out.new"
-mv "$out.new" "$out"
+write_tar "$work" tutti "$out"
 say "$out: $(du -h "$out" | cut -f1), C library $c_version, $(wc -l <"$work/interpreters") programs, ${#elf[@]} programs and libraries"
 say "the archive $trains"

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+# Functions of the scripts of this folder. They source this file after `set -euo pipefail`, with $me, the name in messages.
+# shellcheck shell=bash disable=SC2154
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
+
+say() { printf '%s: %s\n' "$me" "$*" >&2; }
+
+# fail STATUS WHERE EXPECTED GOT [HINT]
+fail() {
+  say "[$2] expected $3, got $4.${5:+ hint: $5.}"
+  exit "$1"
+}
+
+version_of_tree() { sed -n 's/.*version = "\(.*\)";/\1/p' "$root/include/tutti/version.hpp"; }
+
+# set_source_date: sets SOURCE_DATE_EPOCH, the time of all files in packages, as cmake/source_date.cmake does: the time of the
+# last commit, and outside a clone 1 January 1980.
+set_source_date() {
+  local last=
+  if [[ -z ${SOURCE_DATE_EPOCH:-} && -e $root/.git ]]; then last=$(git -C "$root" log -1 --format=%ct 2>/dev/null || true); fi
+  export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-${last:-315532800}}
+}
+
+# same_for_all FOLDER: sets modes and times of all files in it, which the user's umask and the time of the build would set.
+same_for_all() {
+  chmod -R u+w,go-w,a+rX "$1"
+  find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+}
+
+# write_tar FOLDER NAME FILE: writes NAME of FOLDER as an archive. Identical files give an identical archive.
+write_tar() {
+  same_for_all "$1/$2"
+  tar -C "$1" --format=gnu --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - "$2" | gzip -n -6 >"$3.new"
+  mv "$3.new" "$3"
+}
