@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Simulates the files through which launchers, agents and users of one host or of a shared folder meet: the watcher of
 // the hosts file of an elastic job and its table of hosts, `tutti-launch --launch-worker`, and the folders of jobs.
+// Every fourth seed runs a whole elastic job with its launcher (elastic_launch.hpp).
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -25,6 +26,8 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 
+#include "elastic_launch.hpp"
+#include "file_processes.hpp"
 #include "interposed_files.hpp"
 #include "interposed_hosts.hpp"
 #include "interposed_threads.hpp"
@@ -50,29 +53,11 @@ using Hosts = std::vector<std::pair<std::string, int>>;
   return hosts;
 }
 
-// Where the simulation has a file of /proc.
-thread_local std::string path_of_proc;
-[[nodiscard]] const char* redirected(const char* path) {
-  if (std::string_view(path).substr(0, 7) != "/proc/1") return path;
-  path_of_proc = std::string(path).substr(1);
-  return path_of_proc.c_str();
-}
-
-class Files {
+class Files : private FileProcesses {
  public:
-  explicit Files(Simulation& simulation)
-      : simulation_(simulation),
-        s_(simulation.scheduler),
-        plan_(simulation.options.seed, 4),
-        files_(simulation.network) {
-    ::setenv("TUTTI_STATE_DIR", (fs::current_path() / "state").c_str(), 1);
-    redirect = redirected;
+  explicit Files(Simulation& simulation) : FileProcesses(simulation), files_(simulation.network) {
     fs::create_directory("job");
     file_ = fs::path("job") / "host_worker";
-    s_.on_end = [end = s_.on_end](Process& p) {
-      fs::remove_all("proc/" + std::to_string(1000 + p.number));
-      end(p);
-    };
   }
 
   void run() {
@@ -82,84 +67,25 @@ class Files {
   }
 
  private:
-  // ---- processes ----
-  Process& start(const std::string& name, std::function<void(Process&)> main) {
-    Process* const p = &s_.start_process(name, [this, main = std::move(main)] {
-      Process& me = s_.process();
-      int code = 0;
-      try {
-        main(me);
-      } catch (const Error& e) {
-        code = e.exit_code();
-        me.error = e.what();
-      } catch (const std::exception& e) {
-        code = 1;
-        me.error = e.what();
-      }
-      // Each schedule has another folder.
-      const std::string folder = fs::current_path();
-      for (std::size_t at = 0; (at = me.error.find(folder, at)) != std::string::npos;)
-        me.error.replace(at, folder.size(), ".");
-      if (code != 0) s_.note(me.name + ": " + me.error);
-      return code;
-    });
-    made_.push_back(p);
-    p->clocks.set_rate(1 + 1e-6 * static_cast<double>(s_.noise().between(-3000, 3000)));
-    // What /proc says of it: its start is its number.
-    const fs::path folder = "proc/" + std::to_string(1000 + p->number);
-    fs::create_directories(folder);
-    std::ofstream(folder / "stat") << "1 (sim) S 1 1 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 " << p->number << "\n";
-    return *p;
-  }
-  void sleep(Nanos least, Nanos most) {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(s_.noise().between(least, most)));
-  }
-  // Stops and kills processes for a time. kills: whether a process may be killed.
-  void disturb(Nanos time, bool kills) {
-    for (std::size_t i = 0, n = plan_.below(5); i < n; ++i) {
-      s_.sleep(plan_.between(0, time / 4));
-      Random r(simulation_.options.seed, 1000 + i);
-      if (simulation_.options.without.contains(i) || made_.empty()) continue;
-      Process& p = *made_[r.below(made_.size())];
-      if (!p.runs()) continue;
-      const std::string name = "fault " + std::to_string(i) + ": ";
-      if (kills && r.one_in(2)) {
-        s_.note(name + "SIGKILL of " + p.name);
-        killed_ = true;
-        s_.kill(p, SIGKILL);
-      } else if (r.one_in(4)) {
-        s_.note(name + "the wall clock of " + p.name + " jumps");
-        p.clocks.jump(r.between(-3600, 3600) * second);
-      } else {
-        const Nanos span = r.between(ms, 3 * second);
-        s_.note(name + p.name + " is stopped for " + std::to_string(span / ms) + " ms");
-        p.paused_until = std::max(p.paused_until, s_.now() + span);
-      }
-    }
-  }
-  void await(const std::function<bool()>& done, const std::string& what) {
-    const Nanos latest = s_.now() + simulation_.options.bound;
-    while (!done()) {
-      if (s_.now() > latest) s_.fail(what + " does not happen: " + s_.threads_text());
-      s_.sleep(20 * ms);
-    }
-  }
-
   // ---- the hosts file ----
   // by_hand: several processes add a line each; otherwise a user edits the file in all ways.
   void watch(bool by_hand) {
     const std::size_t editors = by_hand ? 1 + plan_.below(4) : 1;
-    const bool early = by_hand && plan_.one_in(3);  // the job starts while hosts are added
-    start("launcher", [this, early](Process&) {
-      if (early) sleep(0, 4 * ms);
+    const bool early = by_hand && plan_.one_in(2);  // the job starts while hosts are added
+    const Nanos spread = early ? short_time() : 0;
+    start("launcher", [this, spread](Process&) {
+      sleep(0, spread);
       launch();
     });
     if (!early) await([this] { return ready_; }, "the launcher's start");
     std::vector<Process*> edits;
     for (std::size_t i = 0; i < editors; ++i)
-      edits.push_back(&start("editor" + std::to_string(i), [this, by_hand, i](Process&) {
+      edits.push_back(&start("editor" + std::to_string(i), [this, by_hand, early, spread, i](Process&) {
         if (!by_hand) return edit_file();
-        sleep(0, s_.noise().one_in(2) ? 2 * ms : second);
+        sleep(0, early ? spread : s_.noise().one_in(2) ? 2 * ms : second);
+        // A script may look for the job until it runs.
+        const auto log = file_.parent_path() / "host_worker_log";
+        for (int tries = early ? 20 : 0; tries > 0 && !launch::MembershipLog::in_use(log); --tries) sleep(0, spread);
         add_by_hand("h" + std::to_string(20 + i));
       }));
     if (!by_hand) made_.resize(1);  // a user is not disturbed
@@ -249,7 +175,7 @@ class Files {
     }
     const std::string text = random_text(r);
     complete(text);
-    rename_to(text);
+    r.one_in(3) ? write_in_place(r, text) : rename_to(text);
   }
   // The launcher may take this content from now on.
   void complete(const std::string& text) {
@@ -292,12 +218,17 @@ class Files {
   void jobs() {
     std::deque<std::string> names;
     const bool kills = plan_.one_in(2);
+    spread_ = short_time();
+    // Without a copy of the working folder and without mpirun, a launcher needs no files. Short jobs end at once.
+    const bool launchers = plan_.one_in(2);
+    short_ = plan_.one_in(2);
     for (std::size_t i = 0, n = 1 + plan_.below(3); i < n; ++i) names.push_back("00000000000000a" + std::to_string(i));
     for (const std::string& job : names) {
-      start("launcher of " + job, [this, &job](Process&) { launcher_of(job); });
+      if (launchers) start("launcher of " + job, [this, &job](Process&) { launcher_of(job); });
       for (std::uint64_t i = plan_.below(4); i > 0; --i)
         start("agent " + std::to_string(i) + " of " + job, [this, &job, i](Process& p) { agent_of(job, i, p); });
     }
+    start("reader", [this](Process&) { read_all(); });
     disturb(200 * ms, kills);
     await([this] { return std::none_of(made_.begin(), made_.end(), [](const Process* p) { return p->runs(); }); },
           "the end of the jobs");
@@ -316,8 +247,20 @@ class Files {
     await([this] { return !made_.back()->runs(); }, "the end of the next job");
     if (made_.back()->code != 0) s_.fail("the next job failed: " + made_.back()->error);
   }
+  // Reads the records of all jobs, as --kill does.
+  void read_all() {
+    for (int i = 0; i < 10; ++i) {
+      sleep(0, s_.noise().one_in(2) ? spread_ : 20 * ms);
+      for (const auto& folder : launch::job_folders("")) {
+        std::error_code gone;
+        for (const auto& entry : fs::directory_iterator(folder, gone))
+          if (entry.path().extension() == ".process" && !launch::read_record(entry.path()) && fs::exists(entry.path()))
+            s_.fail("the record of a process is not complete");
+      }
+    }
+  }
   void launcher_of(const std::string& job) {
-    sleep(0, ms);
+    sleep(0, spread_);
     launch::JobFolder folder;
     launch::Plan plan;
     plan.job = job;
@@ -329,7 +272,7 @@ class Files {
     folder.remove();
   }
   void agent_of(const std::string& job, std::uint64_t rank, const Process& p) {
-    sleep(0, ms);
+    sleep(0, spread_);
     const fs::path folder = launch::make_job_folder(job);
     launch::Record r;
     r.job = job;
@@ -341,7 +284,7 @@ class Files {
     const fs::path progress = folder / (r.stem() + ".progress");
     launch::with_job_folder(job, [&](const fs::path&) { launch::write_aside(progress, "0\n"); });
     launch::write_record(folder, r);
-    for (std::uint64_t i = s_.noise().below(4); i > 0; --i) {
+    for (std::uint64_t i = short_ ? 0 : s_.noise().below(4); i > 0; --i) {
       sleep(0, 30 * ms);
       const auto all = launch::read_records(folder);
       if (std::none_of(all.begin(), all.end(), [&](const auto& x) { return x.rank == r.rank; }) ||
@@ -353,18 +296,15 @@ class Files {
     launch::remove_job_folder(folder);
   }
 
-  Simulation& simulation_;
-  Scheduler& s_;
-  Random plan_;
   WatchedFiles files_;
   fs::path file_;
-  std::deque<Process*> made_;
   std::vector<Hosts> versions_;  // complete contents of the hosts file
   Hosts accepted_;
   std::set<std::string> added_;
   std::string problem_;
   int adding_ = 0;
-  bool ready_ = false, over_ = false, launcher_runs_ = false, killed_ = false;
+  Nanos spread_ = ms;
+  bool ready_ = false, over_ = false, launcher_runs_ = false, short_ = false;
 };
 
 }  // namespace
@@ -372,5 +312,10 @@ class Files {
 
 int main(int argc, char** argv) {
   using namespace tutti::simulation;
-  return run_schedules(argc, argv, [](Simulation& s) { Files(s).run(); });
+  return run_schedules(argc, argv, [](Simulation& s) {
+    if (s.options.seed % 4 == 3)
+      ElasticLaunch(s).run();
+    else
+      Files(s).run();
+  });
 }

@@ -15,7 +15,9 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "disk.hpp"
 #include "interposed_threads.hpp"
@@ -89,6 +91,10 @@ inline Nanos look(pollfd* list, std::size_t count, int& ready) {
 inline void before_file() {
   if (Scheduler* s = Scheduler::current()) s->point();
 }
+// Gets what a simulated process writes to its standard error, if it is set.
+inline std::function<void(std::string_view text)> on_message;
+// Sends a signal to a process, or to a group if the number is negative. Returns false if there is none.
+inline std::function<bool(pid_t, int)> send_signal;
 // Returns where the simulation has a file, for the files of /proc.
 inline const char* (*redirect)(const char* path) = [](const char* path) { return path; };
 // The same. Returns the path on the simulated disk, or an empty text if the file is not on it. file: its path, or its
@@ -210,11 +216,18 @@ ssize_t read(int descriptor, void* to, std::size_t size) {
 }
 ssize_t write(int descriptor, const void* from, std::size_t size) {
   if (auto* s = tutti::simulation::socket_of(descriptor)) return tutti::simulation::transmit(*s, from, size, s->waits);
+  const bool simulated = tutti::simulation::Scheduler::current() != nullptr;
+  if (descriptor == STDERR_FILENO && tutti::simulation::on_message && simulated) {
+    tutti::simulation::on_message({static_cast<const char*>(from), size});
+    return static_cast<ssize_t>(size);
+  }
   return tutti::simulation::write_file(descriptor, from, size);
 }
 int close(int descriptor) {
-  if (tutti::simulation::socket_of(descriptor) != nullptr) {
-    tutti::simulation::Network::current()->close(descriptor);
+  if (const auto* socket = tutti::simulation::socket_of(descriptor)) {
+    // A started program owns its ends of the pipes; its parent closes its copies of them.
+    if (socket->owner == &tutti::simulation::Scheduler::current()->process())
+      tutti::simulation::Network::current()->close(descriptor);
     return 0;
   }
   if (auto* s = tutti::simulation::Scheduler::current()) {
@@ -285,12 +298,13 @@ pid_t getpid() noexcept {
   auto* s = tutti::simulation::Scheduler::current();
   return s == nullptr ? TUTTI_SYSTEM(getpid)() : 1000 + s->process().number;
 }
-// Signal 0 asks whether a process exists. Processes of the simulation send each other no signals.
+// Signal 0 asks whether a process exists.
 int kill(pid_t number, int signal) noexcept {
   auto* s = tutti::simulation::Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(kill)(number, signal);
+  if (tutti::simulation::send_signal && tutti::simulation::send_signal(number, signal)) return 0;
   for (const auto& p : s->processes())
-    if (p.number + 1000 == number && p.runs()) return 0;
+    if (signal == 0 && p.number + 1000 == number && p.runs()) return 0;
   errno = ESRCH;
   return -1;
 }

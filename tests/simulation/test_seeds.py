@@ -40,6 +40,8 @@ FOUND = [
     (102, "hosts"),
     # Of two hosts that were added at once with --launch-worker, one was lost.
     (22, "hosts"),
+    # --launch-worker took a job that had not written its hosts file yet for one that runs, and failed to open the file.
+    (25, "hosts"),
     # A worker that was asked to leave ended with an error, because its release arrived after its lease had ended.
     (75, "training"),
     # A rank that could not write the audit of a step in time repeated the step after the change of members.

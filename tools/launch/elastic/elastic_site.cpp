@@ -76,7 +76,8 @@ Plan::Site prepare_site(Plan::Site site, const std::string& script) {
 int add_host_by_hand(const Options& o) {
   const std::filesystem::path file = elastic_folder(o.elastic) / "host_worker";
   const std::filesystem::path log = elastic_folder(o.elastic) / "host_worker_log";
-  if (!MembershipLog::in_use(log))
+  // A job that begins takes the log first, and then writes the file.
+  if (!MembershipLog::in_use(log) || !io::path_exists(file))
     fail<UsageError>("--launch-worker",
                      "a running job with its hosts file in " + printable(file.parent_path().string()), "none",
                      "give --elastic-dir the folder that tutti-launch --elastic printed");
