@@ -20,8 +20,8 @@ for folder in tests/*/; do
   folder=$(basename "$folder")
   if [[ $folder == fuzz ]] || compgen -G "tests/$folder/test_*" >/dev/null; then pieces+=("tests-$folder"); fi
 done
-pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames mutants-logical coverage
-  soak-resume soak-elastic simulation-members simulation-training simulation-tables simulation-hosts simulation-shares logical-ranks chroot repeat)
+pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames mutants-logical ptx
+  planted-kernels coverage soak-resume soak-elastic simulation-members simulation-training simulation-tables simulation-hosts simulation-shares logical-ranks chroot repeat)
 
 out=build/nightly only=() minutes=60 again=
 while (($#)); do
@@ -70,6 +70,8 @@ piece() {
     sanitize-*) tests/sanitize.sh --preset "${1#sanitize-}" ;;
     mutants-logical) tests/mutants/logical_ranks.py ;;
     mutants-*) tests/mutants/run.py --only "${1#mutants-}" ;;
+    ptx) "${soak[@]}" tests/backends/ptx_all.py --out "$out/ptx" ;;
+    planted-kernels) "${soak[@]}" tests/backends/planted_kernels.py ;;
     coverage) tests/coverage.py --all --check ;;
     soak-resume) "${soak[@]}" python3 tests/tools/soak_resume.py --minutes "$minutes" ;;
     # 200 events take a quarter of an hour.

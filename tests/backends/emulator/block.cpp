@@ -2,7 +2,9 @@
 #include "block.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <iterator>
 #include <numeric>
 
 #include "core/sanitizers.hpp"
@@ -34,6 +36,12 @@ void came([[maybe_unused]] void* shadow, [[maybe_unused]] const void** from, [[m
 
 }  // namespace
 
+Block::Block() {
+  machine.sync = &Block::barrier;
+  machine.warp_sync = &Block::warp_barrier;
+  machine.exchange = &Block::exchange;
+}
+
 Block& Block::instance() {
   static Block b;
   return b;
@@ -57,11 +65,16 @@ void Block::run(unsigned threads, ThreadOrder order, const std::function<void()>
   arrange(order_, order);
   next_ = 0;
   kernel_ = &kernel;
+  begin_interval();
   while (next_ < order_.size()) resume(idle());
-  while (!waiting_.empty()) {
+  for (;;) {
+    if (release_lanes()) continue;
+    if (!lanes_.empty()) give_up("an operation of a warp that not all of its lanes reach");
+    if (waiting_.empty()) return;
     // Some threads have returned, so not all threads can reach the barrier.
     if (waiting_.size() != threads) give_up("a barrier that not all threads of a block reach");
     auto now = std::exchange(waiting_, {});
+    begin_interval();
     arrange(now, order);
     for (auto& [fiber, position] : now) {
       machine.thread = position;
@@ -119,6 +132,45 @@ void Block::barrier() {
   Fiber* const me = b.current_;
   b.waiting_.emplace_back(me, b.machine.thread);
   b.leave(me);
+}
+
+void Block::begin_interval() {
+  ++interval_;
+  warp_intervals_.fill(0);
+}
+
+void Block::warp_barrier(std::uint32_t mask) { instance().wait_for_lanes(mask, 0, true); }
+const std::uint32_t* Block::exchange(std::uint32_t mask, std::uint32_t value) {
+  Block& b = instance();
+  const unsigned warp = b.machine.thread.x / 32;
+  b.wait_for_lanes(mask, value, false);
+  return &b.exchanged_[std::size_t{32} * warp];
+}
+void Block::wait_for_lanes(std::uint32_t mask, std::uint32_t value, bool synchronises) {
+  if ((mask >> machine.thread.x % 32 & 1U) == 0) give_up("a lane that its own operation leaves out");
+  Fiber* const me = current_;
+  lanes_.push_back({me, machine.thread, mask, value, synchronises});
+  leave(me);
+}
+// Resumes the lanes of one operation that all of them have reached. Returns false if there is none.
+bool Block::release_lanes() {
+  for (const Lane& first : lanes_) {
+    const auto belongs = [warp = first.position.x / 32, mask = first.mask, s = first.synchronises](const Lane& l) {
+      return l.position.x / 32 == warp && l.mask == mask && l.synchronises == s;
+    };
+    std::vector<Lane> group;
+    std::copy_if(lanes_.begin(), lanes_.end(), std::back_inserter(group), belongs);
+    if (group.size() != static_cast<std::size_t>(std::popcount(first.mask))) continue;
+    if (first.synchronises && ~first.mask == 0) ++warp_intervals_[first.position.x / 32];
+    std::erase_if(lanes_, belongs);
+    for (const Lane& l : group) exchanged_[l.position.x] = l.value;
+    for (const Lane& l : group) {
+      machine.thread = l.position;
+      resume(l.fiber);
+    }
+    return true;
+  }
+  return false;
 }
 
 }  // namespace tutti::emulator

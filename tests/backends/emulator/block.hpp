@@ -3,6 +3,7 @@
 
 #include <ucontext.h>
 
+#include <array>
 #include <csetjmp>
 #include <cstdint>
 #include <functional>
@@ -15,10 +16,18 @@ namespace tutti::emulator {
 struct Position {
   unsigned x = 0, y = 0, z = 0;
 };
-// The data that the emulator passes to a compiled kernel.
+// The data that the emulator passes to a compiled kernel. Only kernels from PTX use what follows `sync`.
 struct Machine {
   Position thread, block, threads, blocks;
   void (*sync)() = nullptr;
+  // Wait for the lanes of `mask`. exchange() returns the values of the warp's 32 lanes.
+  void (*warp_sync)(std::uint32_t mask) = nullptr;
+  const std::uint32_t* (*exchange)(std::uint32_t mask, std::uint32_t value) = nullptr;
+  // Check an access to `count` values of `size` bytes; end the program with a message (accesses.hpp).
+  void (*global)(std::uint64_t address, unsigned size, unsigned count, unsigned access) = nullptr;
+  void (*shared)(std::uint64_t address, unsigned size, unsigned count, unsigned access) = nullptr;
+  void (*fault)(const char* what, std::uint64_t address) = nullptr;
+  unsigned errors = 3;  // of approximate instructions (ptx_approximate.hpp)
 };
 
 // The order in which the threads of a block run. All orders are equally valid; a result that depends on the order is a
@@ -31,6 +40,8 @@ class Block {
   static Block& instance();
   void run(unsigned threads, ThreadOrder order, const std::function<void()>& kernel);
   Machine machine;
+  // A number that grows at each barrier of the block and, in its lower 12 bits, of the thread's warp.
+  [[nodiscard]] std::uint32_t interval() const { return interval_ << 12U | warp_intervals_[machine.thread.x / 32]; }
 
  private:
   struct Fiber {
@@ -41,13 +52,26 @@ class Block {
     void* shadow = nullptr;  // the address sanitizer's data for the fibre
   };
 
-  Block() { machine.sync = &Block::barrier; }
+  // A lane that waits for others of its warp.
+  struct Lane {
+    Fiber* fiber;
+    Position position;
+    std::uint32_t mask, value;
+    bool synchronises;
+  };
+
+  Block();
   Fiber* idle();
   void resume(Fiber* f);
   static void enter();
   void leave(Fiber* me);
   void arrived(void* shadow);
   static void barrier();
+  static void warp_barrier(std::uint32_t mask);
+  static const std::uint32_t* exchange(std::uint32_t mask, std::uint32_t value);
+  void wait_for_lanes(std::uint32_t mask, std::uint32_t value, bool synchronises);
+  bool release_lanes();
+  void begin_interval();
   template <class T>
   void arrange(std::vector<T>& list, ThreadOrder order);
 
@@ -56,6 +80,10 @@ class Block {
   const std::function<void()>* kernel_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<std::pair<Fiber*, Position>> waiting_;
+  std::vector<Lane> lanes_;
+  std::array<std::uint32_t, 1024> exchanged_{};  // by thread
+  std::uint32_t interval_ = 0;
+  std::array<std::uint32_t, 32> warp_intervals_{};
   Fiber* current_ = nullptr;
   jmp_buf scheduler_;
   void* shadow_ = nullptr;       // the address sanitizer's data for the scheduler

@@ -10,11 +10,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string_view>
 #include <system_error>
 
 #include "memory.hpp"
+#include "ptx.hpp"
 
 namespace tutti::emulator {
 
@@ -143,6 +145,72 @@ class Lock {
   int file_;
 };
 
+const std::filesystem::path& kept_folder() {
+  static const std::filesystem::path folder = [] {
+    auto path = std::filesystem::path(TUTTI_BUILD_DIR) / "emulated_kernels";
+    std::error_code e;
+    std::filesystem::create_directories(path, e);
+    return path;
+  }();
+  return folder;
+}
+
+// Returns the shared object of a text, which the build folder keeps under `key`, or an empty text if the command fails.
+// command(stem) compiles stem + extension to stem.new. Its output is added to the log.
+std::string kept_object(const std::string& text, const std::string& key, const std::string& extension, std::string& log,
+                        const std::function<std::string(const std::string& stem)>& command) {
+  const std::string stem = (kept_folder() / key_of(text, key)).string(), to = stem + ".so";
+  const Lock lock(stem + ".lock");
+  if (std::filesystem::exists(to)) return to;
+  std::ofstream(stem + extension) << text;
+  const bool good = std::system((command(stem) + " > " + quoted(stem + ".log") + " 2>&1").c_str()) == 0;
+  std::ifstream said(stem + ".log");
+  log.assign(std::istreambuf_iterator<char>(said), {});
+  std::error_code e;
+  if (good) std::filesystem::rename(stem + ".new", to, e);
+  return good && !e ? to : "";
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Makes the replacement of TUTTI_EMULATOR_REPLACE.
+void replace_text(std::string& source) {
+  const char* const file = std::getenv("TUTTI_EMULATOR_REPLACE");
+  if (file == nullptr || *file == '\0') return;
+  const std::string texts = text_of(file);
+  const std::size_t middle = texts.find('\1');
+  if (middle == std::string::npos) give_up(std::string("no byte 1 in ") + file);
+  replace_all(source, texts.substr(0, middle), texts.substr(middle + 1));
+}
+
+bool build_from_ptx(Program& p) {
+  const std::filesystem::path scripts = std::filesystem::path(TUTTI_SOURCE_DIR) / "tests" / "backends" / "emulator";
+  const char* const named = std::getenv("TUTTI_PTX_ARCH");
+  const std::string architecture = named != nullptr && *named != '\0' ? named : "90";
+  std::string text = p.source, names, key = architecture;
+  replace_text(text);
+  p.symbols.clear();
+  for (std::size_t i = 0; i < p.kernels.size(); ++i) {
+    names += p.kernels[i] + "\n";
+    p.symbols.push_back(std::to_string(i) + " " + p.kernels[i]);
+  }
+  for (const char* file : {"ptx.py", "ptx_arithmetic.py", "ptx_emit.py", "ptx_nvrtc.py", "ptx_operands.py",
+                           "ptx_parse.py", "ptx_runtime.hpp", "ptx_approximate.hpp"})
+    key += text_of(scripts / file);
+  const std::string to = kept_object(text, key + names, ".cu", p.log, [&](const std::string& stem) {
+    std::ofstream(stem + ".names") << names;
+    return "TUTTI_CXX=" + quoted(compiler()) + " TUTTI_BUILD_DIR=" + quoted(TUTTI_BUILD_DIR) + " python3 " +
+           quoted((scripts / "ptx.py").string()) + " --arch " + quoted(architecture) + " --kernels " +
+           quoted(stem + ".names") + " --objects " + quoted((kept_folder() / "ptx").string()) + " --to " +
+           quoted(stem + ".new") + " " + quoted(stem + ".cu");
+  });
+  p.machine_code = to.empty() ? "" : to + "\n";
+  return !to.empty();
+}
+
 }  // namespace
 
 std::filesystem::path folder() {
@@ -163,7 +231,15 @@ std::filesystem::path folder() {
   return f.path;
 }
 
+bool from_ptx() {
+  static const bool chosen = [] {
+    const char* const text = std::getenv("TUTTI_EMULATOR");
+    return text != nullptr && std::string_view(text) == "ptx";
+  }();
+  return chosen;
+}
 bool contracts() {
+  if (from_ptx()) return false;
 #if defined(__x86_64__)
   return __builtin_cpu_supports("fma");
 #else
@@ -172,6 +248,7 @@ bool contracts() {
 }
 
 bool Program::build() {
+  if (from_ptx() || source.starts_with(".version")) return build_from_ptx(*this);
   std::string text = source;
   // Replaces the instructions that the source contains as text.
   replace_all(text, R"(asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));)", "f = tutti_from_f16(x.bits);");
@@ -189,27 +266,16 @@ bool Program::build() {
   // A GPU faults at unaligned reads, which x86 allows. A kernel also cannot use symbols of a program.
   const std::string command = compiler() + " -std=c++17 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden" +
                               no_unique_symbols() + " -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error";
-  const std::filesystem::path kept = std::filesystem::path(TUTTI_BUILD_DIR) / "emulated_kernels";
-  std::error_code e;
-  std::filesystem::create_directories(kept, e);
   for (const bool contracted : {false, true}) {
     if (contracted && !contracts()) continue;
     std::string flags = contracted ? " -ffp-contract=fast -fexpensive-optimizations" : " -ffp-contract=off";
 #if defined(__x86_64__)
     if (contracted) flags += " -mfma";
 #endif
-    const std::string stem = (kept / key_of(text, command + flags)).string(), to = stem + ".so";
-    const Lock lock(stem + ".lock");
-    if (!std::filesystem::exists(to)) {
-      std::ofstream(stem + ".cpp") << text;
-      const std::string all = command + flags + " -o " + quoted(stem + ".new") + " " + quoted(stem + ".cpp") + " > " +
-                              quoted(stem + ".log") + " 2>&1";
-      const bool good = std::system(all.c_str()) == 0;
-      std::ifstream said(stem + ".log");
-      log.assign(std::istreambuf_iterator<char>(said), {});
-      if (good) std::filesystem::rename(stem + ".new", to, e);
-      if (!good || e) return false;
-    }
+    const std::string to = kept_object(text, command + flags, ".cpp", log, [&](const std::string& stem) {
+      return command + flags + " -o " + quoted(stem + ".new") + " " + quoted(stem + ".cpp");
+    });
+    if (to.empty()) return false;
     machine_code += to + "\n";
   }
   return true;

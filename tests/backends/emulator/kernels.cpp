@@ -21,6 +21,7 @@
 
 #include <tutti/core/float/f16.hpp>
 
+#include "accesses.hpp"
 #include "block.hpp"
 #include "compile.hpp"
 #include "device.hpp"
@@ -35,6 +36,7 @@ struct Kernel {
   std::string name;
   std::array<Call, 2> calls{};
   const std::size_t* sizes = nullptr;
+  const std::uint32_t* layout = nullptr;  // of shared memory (accesses.hpp); null: not from PTX
   const std::vector<std::pair<char*, char*>>* shared = nullptr;
 };
 struct Loaded {
@@ -110,11 +112,14 @@ class Launch {
     b.machine.blocks = {grid_.x, grid_.y, grid_.z};
     b.machine.threads = {block_.x, block_.y, block_.z};
     const Faults faults(kernel_.name);
+    Accesses& accesses = Accesses::instance();
+    accesses.begin_launch(kernel_.name, kernel_.layout);
     for (unsigned y = 0; y < grid_.y; ++y)
       for (unsigned x = 0; x < grid_.x; ++x) {
         // Shared memory is not zero on a GPU: earlier blocks or programs have used it.
         for (const auto& [from, to] : *kernel_.shared) std::memset(from, 0xff, static_cast<std::size_t>(to - from));
         b.machine.block = {x, y, 0};
+        accesses.begin_block();
         b.run(block_.x, static_cast<ThreadOrder>((x + y) % 3), thread);
       }
   }
@@ -163,6 +168,8 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, co
     const auto sizes = symbol<const std::size_t* (*)()>(l->objects[i], "tutti_sizes_" + number);
     if (k->calls[i] == nullptr || sizes == nullptr) return done(cudaErrorSymbolNotFound);
     k->sizes = sizes();
+    if (const auto layout = symbol<const std::uint32_t* (*)()>(l->objects[i], "tutti_layout_" + number))
+      k->layout = layout();
   }
   auto& place = l->kernels[text] = std::move(k);
   *kernel = reinterpret_cast<cudaKernel_t>(place.get());

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+// Checks each memory access of kernels that were translated from PTX.
+namespace tutti::emulator {
+
+// Which threads accessed some bytes last, in which barrier interval, and in which launch or block (`serial`).
+struct Accessed {
+  std::uint32_t serial = 0, threads = 0, interval = 0;
+};
+struct Cell {
+  Accessed write, read;
+  Accessed strong_write, strong_read;  // atomic operations, and volatile or ordered accesses
+};
+
+// Ends the program with a message that names the kernel, the block and the thread:
+//  - an access that is not aligned, or outside of an allocation, or outside of the block's shared variables;
+//  - a read of shared memory that no thread of the block has written;
+//  - a race. In shared memory: two threads of a block access a byte between the same two barriers, and one of them
+//    writes. In global memory: two threads of a launch do, unless they are of one block and a barrier lies between.
+class Accesses {
+ public:
+  static Accesses& instance();
+  // layout: begin and bytes of each shared variable of the kernel, then two zeros; null: not from PTX.
+  void begin_launch(const std::string& kernel, const std::uint32_t* layout);
+  void begin_block() { ++block_serial_; }
+
+ private:
+  static constexpr std::size_t page_bytes = 4096;
+  // The cells of a page of memory, one for 2^shift bytes.
+  struct Page {
+    unsigned shift;
+    std::vector<Cell> cells;
+    std::uint32_t allocated = 0;  // the launch in which the whole page was allocated
+  };
+
+  Accesses();
+  static void global(std::uint64_t address, unsigned size, unsigned count, unsigned access);
+  static void shared(std::uint64_t address, unsigned size, unsigned count, unsigned access);
+  [[noreturn]] static void fault(const char* what, std::uint64_t address);
+  [[nodiscard]] bool allocated(Page& page, std::uint64_t begin, std::uint64_t end) const;
+  Page& page_of(std::uint64_t address, unsigned size);
+  void access(Cell& cell, std::uint32_t serial, unsigned access, const char* where, std::uint64_t address);
+
+  std::string kernel_;
+  std::uint32_t launch_serial_ = 0, block_serial_ = 0;
+  std::vector<std::uint8_t> valid_;  // bytes of shared variables
+  std::vector<Cell> shared_;
+  std::unordered_map<std::uint64_t, Page> pages_;
+  std::array<std::pair<std::uint64_t, Page*>, 64> recent_{};
+};
+
+}  // namespace tutti::emulator

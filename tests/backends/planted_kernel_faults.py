@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""The faults that planted_kernels.py plants in the kernels of backends/cuda/kernels.
+
+A fault is: name, file, text that occurs once in it, text with the fault, tests that should find it. A test is a program of
+tests/backends and the beginning of a case.
+"""
+
+EMULATED, STEP = "test_cuda_emulated", "test_cuda_step"
+OPS = [(EMULATED, "all ops except convolutions give the expected results in f32")]
+OPS_BF16 = [(EMULATED, "all ops except convolutions give the expected results in bf16")]
+LOSS = [(EMULATED, "the loss has the expected values")]
+UPDATES = [(EMULATED, "weight updates, norms, averages")]
+STEPS = [(STEP, "a steady step"), (STEP, "steps that the device ends equal")]
+INTEGERS = [(EMULATED, "the conversions of sums of logical ranks give")]
+INPUT = [("test_cuda_input", "images that the device crops")]
+GRADIENTS = [("test_cuda_weight_gradients", "one kernel launch converts")]
+
+BARRIERS = [
+    ("partial-sums-without-barrier", "norm.hpp", "    __syncthreads();\n    if (t.row < h) {\n      #pragma unroll",
+     "    if (t.row < h) {\n      #pragma unroll", OPS),
+    ("statistics-without-barrier", "norm.hpp", "    __syncthreads();\n    if (t.row < h) {\n      const int other",
+     "    if (t.row < h) {\n      const int other", OPS),
+    ("chunk-sums-over-stale-sums", "norm.hpp", "  __syncthreads();\n  sums[threadIdx.x] = sum;", "  sums[threadIdx.x] = sum;", OPS),
+    ("chunk-sums-read-early", "norm.hpp", "  sums[threadIdx.x] = sum;\n  __syncthreads();", "  sums[threadIdx.x] = sum;", OPS),
+    ("maximum-without-barrier", "loss.hpp", "    __syncthreads();\n    if (threadIdx.x < h) room[threadIdx.x] = fmaxf",
+     "    if (threadIdx.x < h) room[threadIdx.x] = fmaxf", LOSS),
+    ("sum-without-barrier", "loss.hpp", "    __syncthreads();\n    if (threadIdx.x < h) room[threadIdx.x] +=",
+     "    if (threadIdx.x < h) room[threadIdx.x] +=", LOSS),
+    ("sum-over-stale-sum", "loss.hpp", "inline N block_sum(N v, N* room) {\n  __syncthreads();", "inline N block_sum(N v, N* room) {", LOSS),
+    ("invalid-label-read-early", "loss.hpp", "  bad[threadIdx.x] = first;\n  __syncthreads();", "  bad[threadIdx.x] = first;", LOSS),
+    ("two-sums-without-barrier", "update.hpp", "    __syncthreads();\n    if (threadIdx.x < h) {\n      first[threadIdx.x] +=",
+     "    if (threadIdx.x < h) {\n      first[threadIdx.x] +=", UPDATES),
+    ("block-sums-without-barrier", "step.hpp", "    __syncthreads();\n    if (threadIdx.x < h)\n      for (int k = 0; k < N; ++k) room",
+     "    if (threadIdx.x < h)\n      for (int k = 0; k < N; ++k) room", STEPS),
+    ("block-sums-read-early", "step.hpp", "  __syncthreads();\n  for (int k = 0; k < N; ++k) v[k]", "  for (int k = 0; k < N; ++k) v[k]", STEPS),
+    ("scale-read-early", "step.hpp", "  if (!rules.trust) return;\n  __syncthreads();", "  if (!rules.trust) return;", STEPS),
+    ("product-over-stale-tile", "muon.hpp", "sum = fmaf(left[row][t], right[t][col], sum);\n    __syncthreads();",
+     "sum = fmaf(left[row][t], right[t][col], sum);", UPDATES + STEPS),
+    ("greatest-without-barrier", "integers.hpp", "    __syncthreads();\n    if (threadIdx.x < h && greatest",
+     "    if (threadIdx.x < h && greatest", INTEGERS),
+]
+INDICES = [
+    ("statistics-of-the-wrong-lane", "norm.hpp", "const int other = me + h * t.lanes;", "const int other = me + h;", OPS),
+    ("rows-counted-twice", "norm.hpp", "row = threadIdx.x >> lw;", "row = threadIdx.x >> (lw + 1);", OPS),
+    ("one-row-too-far", "norm.hpp", "(begin + row + (i64)(mine - 1) * rows)", "(begin + row + (i64)mine * rows)", OPS),
+    ("chunk-past-the-end", "norm.hpp", "end = begin + chunk < all ? begin + chunk : all;", "end = begin + chunk;", OPS),
+    ("channels-past-the-end", "norm.hpp", "  if (t.channel >= channels) return;\n  float mu[V], scale[V], shift[V], mean_g[V], slope[V];",
+     "  float mu[V], scale[V], shift[V], mean_g[V], slope[V];", OPS),
+    ("all-lanes-write-the-statistics", "norm.hpp", "if (!there || threadIdx.x >= finish_lanes) return;\n  const double var",
+     "if (!there) return;\n  const double var", OPS),
+    ("one-value-too-many", "elementwise.hpp", "i < n; i += index_step()) y[i] = from_float<T>(f(to_float(x[i])));",
+     "i <= n; i += index_step()) y[i] = from_float<T>(f(to_float(x[i])));", OPS),
+    ("bias-of-the-first-lane", "elementwise.hpp", "f[j] += b[c + j];", "f[j] += b[c];", OPS),
+    ("pieces-overlap", "elementwise.hpp", "(i64)(blockIdx.x - j.first_block) * 2048", "(i64)(blockIdx.x - j.first_block) * 2047", GRADIENTS),
+    ("every-thread-does-the-rest", "update.hpp", "if (first_index() == 0 && n % V != 0)", "if (n % V != 0)", UPDATES),
+    ("partial-norms-overlap", "update.hpp", "two_sums(weights, gradients, partial + 2 * blockIdx.x);",
+     "two_sums(weights, gradients, partial + blockIdx.x);", UPDATES),
+    ("image-past-the-end", "input.hpp", "i < bytes; i += step)", "i <= bytes; i += step)", INPUT),
+]
+ALIGNMENTS = [
+    ("pool-reads-one-channel-off", "pool.hpp", "(image * pixels + i) * channels + c, f)", "(image * pixels + i) * channels + c + 1, f)", OPS_BF16),
+    ("step-begins-one-value-off", "step.hpp", "f(c.begin + i, r);", "f(c.begin + i + 1, r);", STEPS),
+]
+NANS = [
+    ("relu-drops-nan", "common.hpp", "return x < 0 ? 0.0f : x;", "return fmaxf(x, 0.0f);", [(EMULATED, "a NaN in the weights"), *OPS]),
+    ("gelu-drops-nan", "elementwise.hpp", "a = fabsf(x) > 15.0f ? 15.0f : fabsf(x);", "a = fminf(fabsf(x), 15.0f);",
+     [(EMULATED, "gelu is right at known values")]),
+    ("nan-ranks-last", "loss.hpp", "(!(v < zt) && (v != zt || k < label))", "(v > zt || (v == zt && k < label))", LOSS),
+    ("max-pool-drops-nan", "pool.hpp", " || f[j] != f[j]) {", ") {", OPS),
+]
+FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+// Tests that the emulator detects the memory errors of kernels from PTX: races in shared and global memory, addresses
+// outside of allocations and of shared variables, addresses that are not aligned, and shared memory that was not
+// written. Each kernel has a correct form too.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/ptx_kernels.hpp"
+
+using namespace tutti;
+
+namespace {
+
+using testing::DeviceArray;
+using testing::PtxKernel;
+
+// Runs a kernel of 2 blocks of 64 threads. Returns the message of the fault, or an empty text.
+std::string fault_of(const std::string& body, const std::string& variables = "") {
+  PtxKernel kernel(testing::entry(body, variables));
+  const DeviceArray<std::uint32_t> in(128), out(128);
+  for (std::uint32_t i = 0; i < 128; ++i) in[i] = out[i] = i;
+  const std::string said = testing::end_of([&] { kernel.run(2, 64, in.data(), out.data()); });
+  return said == "no signal: " ? "" : said;
+}
+
+// %r21: the block, %r22: the thread among all, %rd1: 4 bytes for it in `in`, %rd2: in `out`, %r24: shared memory.
+const std::string places = R"(
+mov.u32 %r21, %ctaid.x;
+mad.lo.s32 %r22, %r21, 64, %r20;
+mul.wide.u32 %rd30, %r22, 4;
+add.u64 %rd1, %rd20, %rd30;
+add.u64 %rd2, %rd21, %rd30;
+shl.b32 %r23, %r20, 2;
+mov.u32 %r24, room;
+add.u32 %r24, %r24, %r23;
+)";
+const std::string room = ".shared .align 4 .b8 room[256];\n";
+std::string kernel(const std::string& text) { return room + places + text; }
+
+void check_fault(const std::string& body, const std::string& expected) {
+  const std::string said = fault_of(kernel(body));
+  if (expected.empty()) CHECK_MESSAGE(said.empty(), body << said);
+  if (!expected.empty())
+    CHECK_MESSAGE(said.find("signal: emulator: " + expected + " in kernel k, block ") == 0, body << said);
+}
+void check_race(const std::string& body, const std::string& expected) {
+  const std::string said = fault_of(kernel(body));
+  CHECK_MESSAGE(said.find("signal: emulator: a race in " + expected) == 0, body << said);
+}
+
+}  // namespace
+
+TEST_CASE("a barrier that is missing between a write and a read of shared memory is a race") {
+  // Each thread reads its neighbour's value.
+  const std::string write = "ld.global.u32 %r1, [%rd1];\nst.shared.u32 [%r24], %r1;\n",
+                    read =
+                        "xor.b32 %r2, %r23, 4;\nmov.u32 %r3, room;\nadd.u32 %r3, %r3, %r2;\nld.shared.u32 %r1, [%r3];\n"
+                        "st.global.u32 [%rd2], %r1;\n",
+                    barrier = "bar.sync 0;\n";
+  check_fault(write + barrier + read, "");
+  const std::string said = fault_of(kernel(write + read));
+  const bool race = said.find("a race in shared memory") != std::string::npos,
+             early = said.find("a read of shared memory that was not written") != std::string::npos;
+  CHECK_MESSAGE((race || early), said);
+  // The second write may come before the first read has ended.
+  check_race(write + barrier + read + write, "shared memory: ");
+  check_fault(write + barrier + read + barrier + write, "");
+  // Two threads write one place.
+  check_race("mov.u32 %r3, room;\nst.shared.u32 [%r3], %r1;\n", "shared memory: write after a write by thread ");
+  // bar.warp.sync orders the accesses of a warp's threads, and of no others.
+  const std::string warp = "bar.warp.sync 0xffffffff;\n";
+  check_fault(write + warp + read, "");
+  check_race(write + warp + "xor.b32 %r23, %r23, 128;\nmov.u32 %r24, room;\nadd.u32 %r24, %r24, %r23;\n" + write,
+             "shared memory: write after a write by thread ");
+}
+
+TEST_CASE("two threads of a launch that access one place of global memory without order are a race") {
+  check_fault("ld.global.u32 %r1, [%rd1];\nst.global.u32 [%rd2], %r1;\n", "");
+  check_race("st.global.u32 [%rd21], %r22;\n", "global memory: write after a write by thread ");
+  check_race("ld.global.u32 %r1, [%rd21];\nst.global.u32 [%rd2], %r1;\n", "global memory: ");
+  check_fault("ld.global.u32 %r1, [%rd20];\nst.global.u32 [%rd2], %r1;\n", "");
+  // A barrier orders the threads of a block, and not those of two blocks.
+  const std::string other =
+      "xor.b32 %r22, %r22, DISTANCE;\nmul.wide.u32 %rd30, %r22, 4;\nadd.u64 %rd3, %rd21, %rd30;\n"
+      "st.global.u32 [%rd2], %r20;\nbar.sync 0;\nld.global.u32 %r1, [%rd3];\n";
+  const auto at = [&](const char* distance) {
+    std::string text = other;
+    return text.replace(text.find("DISTANCE"), 8, distance);
+  };
+  check_fault(at("1"), "");
+  check_race(at("64"), "global memory: ");
+  // Atomic operations do not race with each other, and race with plain accesses.
+  check_fault("red.global.add.u32 [%rd21], 1;\n", "");
+  check_fault("ld.volatile.global.u32 %r1, [%rd21];\nred.global.add.u32 [%rd21], 1;\n", "");
+  check_race("red.global.add.u32 [%rd21], 1;\nld.global.u32 %r1, [%rd21];\n", "global memory: ");
+  // Neighbouring bytes are different places, also after an access to all four.
+  check_fault("cvt.u64.u32 %rd30, %r22;\nadd.u64 %rd3, %rd21, %rd30;\nst.global.u8 [%rd3], %r20;\n", "");
+  check_race(
+      "st.global.u32 [%rd2], %r20;\ncvt.u64.u32 %rd30, %r22;\nadd.u64 %rd3, %rd21, %rd30;\nst.global.u8 [%rd3], "
+      "%r20;\n",
+      "global memory: write after a write by ");
+}
+
+TEST_CASE("an access outside of an allocation, of a shared variable or of a parameter is refused") {
+  check_fault("ld.global.u32 %r1, [%rd20+508];\n", "");
+  check_fault("ld.global.u32 %r1, [%rd20+512];\n", "memory that is not allocated");
+  check_fault("ld.global.u32 %r1, [%rd20+-4];\n", "memory that is not allocated");
+  check_fault("ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd20+496];\n", "");
+  check_fault("mov.u32 %r1, 0;\nst.global.v2.u32 [%rd20+512], {%r1, %r1};\n", "memory that is not allocated");
+  check_fault("mov.u64 %rd3, 0;\nld.u32 %r1, [%rd3];\n", "memory that is not allocated");
+  check_fault("st.shared.u32 [%r24+256], %r1;\n", "shared memory: an index out of bounds");
+  check_fault("st.shared.u32 [%r24+-4], %r1;\nst.shared.u32 [%r24+-4], %r1;\n",
+              "shared memory: an index out of bounds");
+  check_fault("mov.b64 %rd3, k_param_0;\nld.param.u64 %rd4, [%rd3];\n", "");
+  check_fault("mov.b64 %rd3, k_param_0;\nld.param.u64 %rd4, [%rd3+8];\n", "a parameter: an index out of bounds");
+}
+
+TEST_CASE("a load or a store must be aligned to all of its bytes") {
+  check_fault("ld.global.v2.u32 {%r1, %r2}, [%rd20+8];\n", "");
+  check_fault("ld.global.v2.u32 {%r1, %r2}, [%rd20+4];\n", "data that is not aligned");
+  check_fault("ld.global.u64 %rd3, [%rd20+4];\n", "data that is not aligned");
+  check_fault("ld.global.v4.u16 {%rs1, %rs2, %rs3, %rs4}, [%rd20+4];\n", "data that is not aligned");
+  check_fault("st.shared.u32 [%r24+2], %r1;\n", "shared data that is not aligned");
+}
+
+TEST_CASE("a read of shared memory that the block has not written is refused") {
+  check_fault("st.shared.u32 [%r24], %r1;\nld.shared.u32 %r2, [%r24];\n", "");
+  check_fault("ld.shared.u32 %r2, [%r24];\n", "a read of shared memory that was not written");
+  check_fault("st.shared.u16 [%r24], %rs1;\nld.shared.u32 %r2, [%r24];\n",
+              "a read of shared memory that was not written");
+  // The first block writes, so that a processor's memory would contain its values.
+  check_fault(
+      "setp.ne.u32 %p1, %r21, 0;\n@%p1 bra $L__read;\nst.shared.u32 [%r24], %r1;\n$L__read:\nld.shared.u32 %r2, "
+      "[%r24];\n",
+      "a read of shared memory that was not written");
+  // Through a generic address.
+  check_fault(
+      "cvta.shared.u64 %rd3, 0;\ncvt.u64.u32 %rd4, %r24;\nadd.u64 %rd3, %rd3, %rd4;\nst.u32 [%rd3], "
+      "%r1;\nld.shared.u32 %r2, [%r24];\n",
+      "");
+}
+
+TEST_CASE("a lane that does not reach an operation of its warp ends the program") {
+  const std::string said = fault_of(kernel("setp.eq.u32 %p1, %r20, 7;\n@%p1 ret;\nbar.warp.sync 0xffffffff;\n"));
+  CHECK_MESSAGE(said.find("an operation of a warp that not all of its lanes reach") != std::string::npos, said);
+  check_fault("div.s32 %r1, %r20, %r2;\n", "an integer divided by zero");
+}
