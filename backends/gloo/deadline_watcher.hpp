@@ -16,7 +16,8 @@ namespace tutti {
 // this process. The thread sleeps while no operation runs.
 class DeadlineWatcher {
  public:
-  // expire: called by the thread when the deadline of the current operation has passed, at most once an operation.
+  // expire: called by the thread when the deadline of the current operation has passed, at most once an operation. The
+  // operation cannot end meanwhile, and expire must not use the watcher.
   explicit DeadlineWatcher(std::function<void()> expire)
       : expire_(std::move(expire)), thread_(start_thread("deadline", [this] { run(); })) {}
   ~DeadlineWatcher() {

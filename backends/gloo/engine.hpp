@@ -220,7 +220,7 @@ class GlooEngine {
       throw;
     } catch (const std::exception& e) {  // Gloo throws several types
       // The rank whose deadline passes first ends the connections of the others.
-      const bool late = wire_->mesh().expired() || deadline.is_over() || deadline.left() <= PauseTolerantTimer::slice;
+      const bool late = (wire_ && wire_->mesh().expired()) || deadline.is_nearly_over();
       fail_wire(what, e, late, start);
     }
   }
@@ -245,7 +245,7 @@ class GlooEngine {
                               std::chrono::steady_clock::time_point start) {
     failed_ = true;
     // Ends the operations of the other ranks, so that they answer the roll call.
-    wire_->mesh().stop();
+    if (wire_) wire_->mesh().stop();
     const std::string missing = flag_.raised() ? "" : call_roll();
     const std::string said = flag_.raised() ? flag_.why() : word();
     const auto ms =

@@ -46,8 +46,8 @@ class GlooWire {
   }
   void broadcast(std::span<std::byte> data, int root, const Deadline& deadline, std::string_view) {
     if (data.empty()) return;
-    const Begun begun = begin("broadcast", data.size(), deadline);
-    ::gloo::BroadcastOptions o(begun.mesh);
+    const StartedOperation started = begin("broadcast", data.size(), deadline);
+    ::gloo::BroadcastOptions o(started.mesh);
     o.setOutput(reinterpret_cast<std::uint8_t*>(data.data()), data.size());
     o.setRoot(root);
     o.setTag(tag_);
@@ -56,28 +56,28 @@ class GlooWire {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const Deadline& deadline,
                   std::string_view) {
     if (mine.empty()) return;
-    const Begun begun = begin("all_gather", mine.size(), deadline);
-    ::gloo::AllgatherOptions o(begun.mesh);
+    const StartedOperation started = begin("all_gather", mine.size(), deadline);
+    ::gloo::AllgatherOptions o(started.mesh);
     o.setInput(reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(mine.data())), mine.size());
     o.setOutput(reinterpret_cast<std::uint8_t*>(all.data()), all.size());
     o.setTag(tag_);
     ::gloo::allgather(o);
   }
   void barrier(const Deadline& deadline, std::string_view) {
-    const Begun begun = begin("barrier", 0, deadline);
-    ::gloo::BarrierOptions o(begun.mesh);
+    const StartedOperation started = begin("barrier", 0, deadline);
+    ::gloo::BarrierOptions o(started.mesh);
     o.setTag(tag_);
     ::gloo::barrier(o);
   }
 
  private:
-  struct Begun {
+  struct StartedOperation {
     std::shared_ptr<::gloo::Context> mesh;
     GlooMesh::Operation operation;
   };
   // Gives each operation its own tag, so that messages of different operations do not match: Gloo ends the process if a
   // message is too long.
-  Begun begin(const char* kind, std::size_t bytes, const Deadline& deadline) {
+  StartedOperation begin(const char* kind, std::size_t bytes, const Deadline& deadline) {
     kind_ = kind;
     bytes_ = bytes;
     ++number_;
@@ -86,8 +86,8 @@ class GlooWire {
   }
 
   void reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline) {
-    const Begun begun = begin("all_reduce", data.size(), deadline);
-    ::gloo::AllreduceOptions o(begun.mesh);
+    const StartedOperation started = begin("all_reduce", data.size(), deadline);
+    ::gloo::AllreduceOptions o(started.mesh);
     const auto set = [&]<class T>(T) { o.setOutput(reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)); };
     switch (size_of(t)) {
       case 1:

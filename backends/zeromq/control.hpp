@@ -131,7 +131,7 @@ class ControlLink final : public control::FrameLink {
     return {"no answer", "check whether it was started and that port can be reached from this host"};
   }
   // Asks the arbiter for its terms. Returns false if the connection ended: the arbiter may become reachable later.
-  bool ask(const std::string& terms, ps::Deadline until, std::chrono::milliseconds patience,
+  bool ask(const std::string& terms, ps::Moment until, std::chrono::milliseconds patience,
            const std::function<bool()>& stop_requested) {
     using What = ps::Event<WorkerEnd::Message>::What;
     control::MessageAssembler assembler;

@@ -70,7 +70,7 @@ class PeerDirectory {
   // Returns a text that another process publishes. Throws CommunicationError if it does not arrive; the error names it
   // `what`.
   std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
-    if (auto text = channel_.lookup_unless(k, o_.rendezvous_timeout, flag.raised())) return *std::move(text);
+    if (auto text = channel_.lookup_unless(k, Deadline(o_.rendezvous_timeout), flag.raised())) return *std::move(text);
     fail<CommunicationError>("parameter server", {what, " within ", o_.rendezvous_timeout.count(), " ms"},
                              flag.raised() ? flag.why() : "no message from it", "check whether it still runs");
   }

@@ -226,7 +226,7 @@ class ServerRendezvous {
   // Returns a text that was published on the channel. Throws CommunicationError if it does not arrive; the error names
   // it `what`, or names the lost process.
   std::string read(const std::string& k, const std::string& what) {
-    if (auto text = channel_->lookup_unless(k, o_.rendezvous_timeout, stopped_)) return *std::move(text);
+    if (auto text = channel_->lookup_unless(k, Deadline(o_.rendezvous_timeout), stopped_)) return *std::move(text);
     const std::lock_guard lock(losses_);
     if (!lost_.empty()) fail<CommunicationError>("parameter server", whole_job, lost_);
     fail<CommunicationError>("parameter server", {what, " within ", o_.rendezvous_timeout.count(), " ms"},

@@ -60,7 +60,7 @@ inline void set_up(Socket& s, const Options& o) {
   s.set(ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(ps::max_data + 256));
   s.set(ZMQ_IPV6, 1);
 }
-[[nodiscard]] inline long left(ps::Deadline deadline) {
+[[nodiscard]] inline long left(ps::Moment deadline) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   return static_cast<long>(std::clamp<std::int64_t>(ms, 0, 60'000));
 }
@@ -114,7 +114,7 @@ class WorkerEnd {
     const auto i = static_cast<std::size_t>(s);
     return !lost_[i] && send_frame(connections_[i]->socket.get(), {}, head, data, kept);
   }
-  ps::Event<Message> receive(ps::Deadline deadline) {
+  ps::Event<Message> receive(ps::Moment deadline) {
     const std::size_t n = connections_.size();
     for (;;) {
       for (std::size_t i = 0; i < n; ++i) {
@@ -243,7 +243,7 @@ class ServerEnd {
     const auto found = peers_.find(peer);
     return found != peers_.end() && send_frame(socket_.get(), found->second.id, head, data, kept);
   }
-  ps::Event<Message> receive(ps::Deadline deadline) {
+  ps::Event<Message> receive(ps::Moment deadline) {
     for (;;) {
       authenticator_.answer();
       note_ends();

@@ -129,6 +129,11 @@ TEST_CASE("a wait for a text in the store can be interrupted, and ends when the 
   CHECK_FALSE(store.find("nowhere").has_value());
   CHECK_FALSE(store.lookup("nowhere", in(50ms), stopped).has_value());
   CHECK_FALSE(store.lookup("nowhere", in(-1s), stopped).has_value());
+  // The lookups of an operation share its time.
+  const Deadline of_both(50ms);
+  CHECK_FALSE(store.lookup("nowhere", of_both, stopped).has_value());
+  CHECK(of_both.left() == 0ms);
+  CHECK_FALSE(store.lookup("nowhere", of_both, stopped).has_value());
   const auto start = std::chrono::steady_clock::now();
   std::thread waits([&] { CHECK_FALSE(store.lookup("nowhere", in(60s), stopped).has_value()); });
   std::this_thread::sleep_for(50ms);

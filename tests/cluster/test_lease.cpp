@@ -4,9 +4,11 @@
 #include <time.h>
 
 #include <chrono>
+#include <thread>
 
 #include <tutti/cluster/channel/lease.hpp>
 #include <tutti/cluster/elastic_member.hpp>
+#include <tutti/comm/deadline.hpp>
 
 using namespace tutti::control;
 using namespace std::chrono_literals;
@@ -52,6 +54,18 @@ TEST_CASE("the timer adds up the time between its calls, and counts a pause of t
   for (const auto at : {0ms, 900ms, 1800ms, 2050ms, 2300ms, 2550ms}) CHECK_FALSE(shorter.is_over(100s + at));
   CHECK(shorter.next_wait() == 50ms);
   CHECK(shorter.is_over(100s + 2600ms));
+}
+
+TEST_CASE("a wait for an extended deadline counts for the deadline itself") {
+  const tutti::Deadline operation(1ms);
+  const tutti::Deadline longer = operation.extended(5ms);
+  CHECK(longer.left() == 6ms);
+  while (!longer.is_over()) std::this_thread::sleep_for(longer.next_wait());
+  CHECK(operation.left() == 0ms);
+  CHECK(operation.is_over());
+  CHECK(tutti::Deadline(0ms).is_over());
+  CHECK(tutti::Deadline(0ms).is_nearly_over());
+  CHECK_FALSE(tutti::Deadline(100ms).is_nearly_over());
 }
 
 TEST_CASE("a round that takes longer than a thread may wait for a processor contains a pause of the process") {

@@ -70,7 +70,7 @@ class Script {
     if (!ps::decode(head, data.size(), why)) std::abort();  // the server must send valid frames
     return true;
   }
-  ps::Event<Message> receive(ps::Deadline) {
+  ps::Event<Message> receive(ps::Moment) {
     ps::Event<Message> e;
     e.what = ps::Event<Message>::What::message;
     if (greeted_ < first_.size()) {

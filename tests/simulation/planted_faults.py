@@ -56,8 +56,7 @@ OLD = [
     ("pause-ends-waiting-worker", ELASTIC, "if (!await_lease() && !channel_->released()) fail_without_lease();",
      "if (!joining() && !may_write()) fail_without_lease();"),
     # Keep jobs alive while all of their processes, or the launcher alone, are paused
-    ("pause-ends-worker", CHANNEL, "std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout())",
-     "std::chrono::milliseconds(0)"),
+    ("pause-ends-worker", CHANNEL, "Deadline(lease_.timeout())", "Deadline(std::chrono::milliseconds(0))"),
     # A launcher that was paused does not give up a worker for the time of its own pause
     ("pause-of-the-launcher-counts", ARBITER, "for (Process& p : processes_) p.heard = std::min(now, p.heard + gap);", ";"),
     # End a removed process at once if the news arrives while it enters a generation

@@ -90,7 +90,7 @@ class ServerMesh {
       mesh_.network_.send(*socket, std::move(bytes));
       return true;
     }
-    ps::Event<Message> receive(ps::Deadline deadline) {
+    ps::Event<Message> receive(ps::Moment deadline) {
       Scheduler& s = *Scheduler::current();
       const Nanos until = deadline.time_since_epoch().count();
       for (;;) {

@@ -150,7 +150,7 @@ class MortalServerEnd : public ps::ThreadServerEnd {
  public:
   MortalServerEnd(ps::ThreadNetwork& network, int server, const std::atomic<bool>& dies)
       : ps::ThreadServerEnd(network, server), dies_(dies) {}
-  ps::Event<Message> receive(ps::Deadline deadline) {
+  ps::Event<Message> receive(ps::Moment deadline) {
     auto e = ps::ThreadServerEnd::receive(deadline);
     if (dies_) throw Killed{};
     return e;

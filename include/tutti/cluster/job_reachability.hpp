@@ -80,7 +80,7 @@ class JobReachability {
   // Returns the address that another process has published, or an empty text if it has not published any.
   [[nodiscard]] std::string address_of(control::ProcessId id) {
     try {
-      return channel_.lookup_unless(key(id), std::chrono::seconds(1), stopped_).value_or("");
+      return channel_.lookup_unless(key(id), Deadline(std::chrono::seconds(1)), stopped_).value_or("");
     } catch (const Error&) {
       return "";
     }

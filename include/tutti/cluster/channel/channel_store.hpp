@@ -20,8 +20,7 @@ class ChannelStore : public KeyStore {
   void publish(const std::string& key, const std::string& value) override { channel_.publish(key, value); }
   std::optional<std::string> lookup(const std::string& key, const Deadline& deadline,
                                     const std::atomic<bool>& stopped) override {
-    // The channel does not count a pause of this process either.
-    return channel_.lookup_unless(key, std::chrono::ceil<std::chrono::milliseconds>(deadline.left()), stopped);
+    return channel_.lookup_unless(key, deadline, stopped);
   }
   std::optional<std::string> find(const std::string& key) override { return channel_.find(key); }
   void wake() noexcept override { channel_.wake_lookups(); }

@@ -25,6 +25,7 @@
 #include <tutti/cluster/channel/lease.hpp>
 #include <tutti/cluster/job_facts.hpp>
 #include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/comm/deadline.hpp>
 #include <tutti/core/error.hpp>
 
 namespace tutti {
@@ -83,7 +84,8 @@ class ControlChannel {
   // Blocks until there is an assignment that next_assignment() has not returned yet, or until this process is released.
   [[nodiscard]] bool await_assignment(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    return wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); });
+    return wait(lock, Deadline(timeout),
+                [&] { return released_ || (assignment_ && assignment_->generation > taken_); });
   }
   // Blocks until there is an assignment to a later generation than that of the last result, and returns it.
   Assignment next_assignment(std::chrono::milliseconds timeout) {
@@ -93,7 +95,7 @@ class ControlChannel {
   // As next_assignment(), but returns no value if this process is released, as it or the launcher has requested.
   std::optional<Assignment> next_assignment_unless_released(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    if (!wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
+    if (!wait(lock, Deadline(timeout), [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
       fail<CommunicationError>("control channel", {"all processes of the job within ", text_of(timeout)},
                                missing_.empty() ? "no answer of the arbiter" : "no message yet from " + missing_,
                                "check whether they have ended, or still load their data");
@@ -108,21 +110,19 @@ class ControlChannel {
   void publish(const std::string& key, const std::string& value) {
     const auto request = next_request();
     send(control::Publish{request, key, value});
-    if (!answer_to(request, std::chrono::seconds(30), key))
+    if (!answer_to(request, Deadline(std::chrono::seconds(30)), key))
       fail<CommunicationError>("control channel", "an answer of the job's arbiter", "no answer within 30 s");
   }
   // Blocks until a key has a value and returns it. Throws CommunicationError if it gets no value within the time-out.
   [[nodiscard]] std::string lookup(const std::string& key, std::chrono::milliseconds timeout) {
-    const auto value = ask(key, true, timeout);
-    if (!value)
-      fail<CommunicationError>("control channel", {"'", key, "' within ", text_of(timeout)}, "no value",
-                               "check whether the process that publishes it still runs");
-    return *value;
+    if (auto value = ask(key, true, Deadline(timeout))) return *std::move(value);
+    fail<CommunicationError>("control channel", {"'", key, "' within ", text_of(timeout)}, "no value",
+                             "check whether the process that publishes it still runs");
   }
   // As lookup(), but returns no value after the time-out, or once `stopped` is set (see wake_lookups()).
-  [[nodiscard]] std::optional<std::string> lookup_unless(const std::string& key, std::chrono::milliseconds timeout,
+  [[nodiscard]] std::optional<std::string> lookup_unless(const std::string& key, const Deadline& deadline,
                                                          const std::atomic<bool>& stopped) {
-    return ask(key, true, timeout, &stopped);
+    return ask(key, true, deadline, &stopped);
   }
   // Makes callers that wait in lookup_unless() check their `stopped`.
   void wake_lookups() {
@@ -131,14 +131,14 @@ class ControlChannel {
   }
   // Returns the value of a key, or no value if it has not been published yet.
   [[nodiscard]] std::optional<std::string> find(const std::string& key) {
-    return ask(key, false, std::chrono::seconds(30));
+    return ask(key, false, Deadline(std::chrono::seconds(30)));
   }
 
   // Returns the next number of a key: 0 to the first caller, and a different number to each caller.
   [[nodiscard]] std::uint64_t next_number(const std::string& key) {
     const auto request = next_request();
     send(control::NextNumber{request, key});
-    const auto answer = answer_to(request, std::chrono::seconds(30), key);
+    const auto answer = answer_to(request, Deadline(std::chrono::seconds(30)), key);
     if (!answer || !answer->found)
       fail<CommunicationError>("control channel", {"the next number of '", key, "' within 30 s"}, "no answer");
     return std::stoull(answer->value);
@@ -154,7 +154,7 @@ class ControlChannel {
   // not answered within the rank time-out. Throws the error that ended the channel, such as a refusal.
   [[nodiscard]] bool await_lease() {
     std::unique_lock lock(mutex_);
-    return wait(lock, std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),
+    return wait(lock, Deadline(lease_.timeout()),
                 [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&
            lease_.holds(control::now());
   }
@@ -202,7 +202,7 @@ class ControlChannel {
     const auto changed = [&] {
       return change_ && (change_->generation > generation || (change_->generation == generation && change_->broken));
     };
-    if (!wait(lock, timeout, [&] { return going_ >= generation || changed(); }))
+    if (!wait(lock, Deadline(timeout), [&] { return going_ >= generation || changed(); }))
       fail<CommunicationError>("control channel", {"a ready group within ", text_of(timeout)},
                                "reports of only some members");
     return going_ >= generation;
@@ -253,21 +253,20 @@ class ControlChannel {
   }
   // Returns whether `done` became true before the time-out. Throws the error that ended the channel.
   template <class F>
-  bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, F&& done) {
-    control::PauseTolerantTimer patience(timeout);
+  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline, F&& done) {
     for (;;) {
       if (done()) return true;
       if (error_) std::rethrow_exception(error_);
-      if (patience.is_over(control::now())) return false;
-      news_.wait_for(lock, patience.next_wait());
+      if (deadline.is_over()) return false;
+      news_.wait_for(lock, deadline.next_wait());
     }
   }
-  [[nodiscard]] std::optional<control::Value> answer_to(std::uint64_t request, std::chrono::milliseconds timeout,
+  [[nodiscard]] std::optional<control::Value> answer_to(std::uint64_t request, const Deadline& deadline,
                                                         const std::string& key,
                                                         const std::atomic<bool>* stopped = nullptr) {
     std::unique_lock lock(mutex_);
     const auto& answer = answers_[request];
-    wait(lock, timeout, [&] { return answer.has_value() || (stopped != nullptr && *stopped); });
+    wait(lock, deadline, [&] { return answer.has_value() || (stopped != nullptr && *stopped); });
     const bool there = answer.has_value();
     auto value = answer;
     answers_.erase(request);
@@ -279,11 +278,11 @@ class ControlChannel {
       fail<UsageError>("control channel", {"to store or find '", key, "'"}, value->value);
     return value;
   }
-  [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, std::chrono::milliseconds timeout,
+  [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, const Deadline& deadline,
                                                const std::atomic<bool>* stopped = nullptr) {
     const auto request = next_request();
     send(control::Lookup{request, key, wait});
-    const auto answer = answer_to(request, timeout, key, stopped);
+    const auto answer = answer_to(request, deadline, key, stopped);
     return answer && answer->found ? std::optional(answer->value) : std::nullopt;
   }
 

@@ -92,7 +92,7 @@ class TcpRendezvous {
   };
   struct Client {
     tcp::Socket socket;
-    tcp::Deadline until;  // deadline for the proof
+    tcp::Moment until;  // deadline for the proof
     Hello hello{};
     Challenge challenge{};
     Digest256 proof{};
@@ -170,7 +170,7 @@ class TcpRendezvous {
     const auto now = std::chrono::steady_clock::now();
     return ((tcp::send_all(g.socket, part, now) == tcp::Transfer::done) && ...);
   }
-  void answer(const Client& g, bool good, std::span<const std::byte> bytes, tcp::Deadline deadline) const {
+  void answer(const Client& g, bool good, std::span<const std::byte> bytes, tcp::Moment deadline) const {
     Answer a{magic, good ? 1U : 0U, static_cast<std::uint32_t>(bytes.size()), {}};
     a.proof = root_proof(g.hello, g.challenge, a, bytes);
     if (tcp::send_all(g.socket, bytes_of(a), deadline) == tcp::Transfer::done)
@@ -194,11 +194,11 @@ class TcpRendezvous {
   }
 
   // Rank 0's part.
-  void serve(std::span<const std::byte> data, tcp::Deadline deadline) {
+  void serve(std::span<const std::byte> data, tcp::Moment deadline) {
     std::vector<Client> clients;
     const auto known = [](const Client& g) { return g.rank >= 0; };
     const auto there = [&] { return std::count_if(clients.begin(), clients.end(), known); };
-    tcp::Deadline accepts_from{};  // after a failure, so that accept() is not retried without a pause
+    tcp::Moment accepts_from{};  // after a failure, so that accept() is not retried without a pause
     while (there() < o_.size - 1) {
       if (tcp::over(deadline)) give_up(clients);
       const bool accepts = tcp::over(accepts_from);
@@ -219,7 +219,7 @@ class TcpRendezvous {
   }
 
   // Accepts waiting connections, a few at a time. Returns false if the system has no resources for another connection.
-  bool let_in(std::vector<Client>& clients, tcp::Deadline deadline) const {
+  bool let_in(std::vector<Client>& clients, tcp::Moment deadline) const {
     const auto stranger = [](const Client& g) { return g.rank < 0; };
     for (int few = 0; few < 64; ++few) {
       tcp::Address from;
@@ -298,7 +298,7 @@ class TcpRendezvous {
   [[nodiscard]] std::string time() const { return std::to_string(o_.deadline.count()) + " ms"; }
 
   // The part of all other ranks.
-  void ask(std::span<std::byte> data, tcp::Deadline deadline) {
+  void ask(std::span<std::byte> data, tcp::Moment deadline) {
     std::string why = "no connection";
     bool heard = false;
     auto pause = std::chrono::milliseconds(10);
@@ -322,7 +322,7 @@ class TcpRendezvous {
 
   // Returns whether the data arrived. Throws rank 0's refusal. A peer that cannot prove to be rank 0 is not believed,
   // and `why` mentions it.
-  bool ask_at(const tcp::Socket& socket, std::span<std::byte> data, tcp::Deadline soon, tcp::Deadline deadline,
+  bool ask_at(const tcp::Socket& socket, std::span<std::byte> data, tcp::Moment soon, tcp::Moment deadline,
               std::string& why) {
     using tcp::Transfer;
     const Hello h = hello(data.size());
@@ -372,7 +372,7 @@ class TcpRendezvous {
               std::to_string(o_.rank));
   }
   static bool receive_text(const tcp::Socket& socket, std::uint32_t size, std::vector<std::byte>& to,
-                           tcp::Deadline deadline) {
+                           tcp::Moment deadline) {
     if (size > max_data) return false;
     to.resize(size);
     return tcp::receive_all(socket, to, deadline) == tcp::Transfer::done;

@@ -33,21 +33,21 @@
 // TCP sockets that never block longer than a deadline.
 namespace tutti::tcp {
 
-using Deadline = std::chrono::steady_clock::time_point;
+using Moment = std::chrono::steady_clock::time_point;
 using Socket = io::Descriptor;
 
 [[nodiscard]] inline std::string error_text(int number) { return std::generic_category().message(number); }  // of errno
 
 // Returns the milliseconds that poll() may wait: at least 0, at most `most`.
-[[nodiscard]] inline int left(Deadline deadline, int most = 1000) {
+[[nodiscard]] inline int left(Moment deadline, int most = 1000) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(ms, 0, most));
 }
 // Returns whether the deadline has passed.
-[[nodiscard]] inline bool over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
+[[nodiscard]] inline bool over(Moment deadline) { return std::chrono::steady_clock::now() >= deadline; }
 
 // Returns whether the socket became ready for `events` before the deadline.
-[[nodiscard]] inline bool wait_for(int fd, short events, Deadline deadline) {
+[[nodiscard]] inline bool wait_for(int fd, short events, Moment deadline) {
   for (;;) {
     pollfd p{fd, events, 0};
     const int n = ::poll(&p, 1, left(deadline));
@@ -104,7 +104,7 @@ struct SystemLookup {
 // Returns the addresses of a host. Returns an empty list and sets `why` if it has no address, or if the answer does not
 // arrive before the deadline. The lookup runs in its own thread, which is abandoned if it takes too long.
 template <class Lookup = SystemLookup>
-[[nodiscard]] std::vector<Address> addresses_of(const std::string& host, int port, Deadline deadline, std::string& why,
+[[nodiscard]] std::vector<Address> addresses_of(const std::string& host, int port, Moment deadline, std::string& why,
                                                 Lookup lookup = {}) {
   // A numeric address needs no lookup.
   if (auto numbers = SystemLookup{}(host, port, true, why); !numbers.empty()) return numbers;
@@ -175,7 +175,7 @@ template <class Lookup = SystemLookup>
 // Connects once, to the first address that answers. Each address gets a head start of `stagger` over the next one,
 // which begins at once if an address fails (RFC 8305). Returns no value and sets `why` if all fail.
 [[nodiscard]] inline std::optional<Socket> connect_first(
-    std::span<const Address> addresses, Deadline deadline, std::string& why,
+    std::span<const Address> addresses, Moment deadline, std::string& why,
     std::chrono::milliseconds stagger = std::chrono::milliseconds(250)) {
   std::vector<Socket> tried;
   const auto connected = [](Socket& s) {
@@ -184,7 +184,7 @@ template <class Lookup = SystemLookup>
     return std::optional<Socket>(std::move(s));
   };
   std::size_t next = 0;
-  for (Deadline turn = std::chrono::steady_clock::now();;) {
+  for (Moment turn = std::chrono::steady_clock::now();;) {
     if (next < addresses.size() && (tried.empty() || over(turn))) {
       const Address& a = addresses[next++];
       turn = std::chrono::steady_clock::now() + stagger;
@@ -204,7 +204,7 @@ template <class Lookup = SystemLookup>
     std::vector<pollfd> polled;
     polled.reserve(tried.size());
     for (const Socket& s : tried) polled.push_back({s.get(), POLLOUT, 0});
-    const Deadline until = next < addresses.size() ? std::min(turn, deadline) : deadline;
+    const Moment until = next < addresses.size() ? std::min(turn, deadline) : deadline;
     if (::poll(polled.data(), polled.size(), left(until)) <= 0) continue;
     for (std::size_t i = tried.size(); i-- > 0;) {
       if (polled[i].revents == 0) continue;
@@ -219,7 +219,7 @@ template <class Lookup = SystemLookup>
 }
 
 // Connects once to a host, at any of its addresses. Returns no value and sets `why` if that fails.
-[[nodiscard]] inline std::optional<Socket> connect_to(const std::string& host, int port, Deadline deadline,
+[[nodiscard]] inline std::optional<Socket> connect_to(const std::string& host, int port, Moment deadline,
                                                       std::string& why) {
   const auto addresses = addresses_of(host, port, deadline, why);
   return connect_first(addresses, deadline, why);
@@ -227,7 +227,7 @@ template <class Lookup = SystemLookup>
 
 enum class Transfer : std::uint8_t { done, late, closed };  // how sending or receiving ended
 
-[[nodiscard]] inline Transfer send_all(const Socket& s, std::span<const std::byte> bytes, Deadline deadline) {
+[[nodiscard]] inline Transfer send_all(const Socket& s, std::span<const std::byte> bytes, Moment deadline) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(s.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n > 0) {
@@ -241,7 +241,7 @@ enum class Transfer : std::uint8_t { done, late, closed };  // how sending or re
   return Transfer::done;
 }
 // Fills `bytes`.
-[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes, Deadline deadline) {
+[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes, Moment deadline) {
   while (!bytes.empty()) {
     const ssize_t n = ::recv(s.get(), bytes.data(), bytes.size(), 0);
     if (n > 0) {

@@ -45,7 +45,7 @@ class RoundTable {
     std::size_t count = 0;
     bool open = false, answered = false;
     bool forgotten = false;  // answered, and the answer's memory has been reused
-    Deadline due{};
+    Moment due{};
     std::span<std::byte> sum{};  // empty: all workers have the result, in their windows or from before
     PendingSends under_way{};
     Buffer memory{};
@@ -159,8 +159,8 @@ class RoundTable {
       if (c->open) c->due += time;
   }
   // Returns the earliest deadline of an incomplete part.
-  [[nodiscard]] std::optional<Deadline> next_due() const noexcept {
-    std::optional<Deadline> first;
+  [[nodiscard]] std::optional<Moment> next_due() const noexcept {
+    std::optional<Moment> first;
     for (const auto& c : cells_)
       if (c->open && (!first || c->due < *first)) first = c->due;
     return first;

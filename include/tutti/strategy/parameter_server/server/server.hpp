@@ -56,7 +56,7 @@ class Server {
     const auto begun = [this] { return owned_ ? !members_.nobody_is_there() : welcomed_; };
     while (!over_ && !stopped_ && (begun() || !o_.stop_requested || !o_.stop_requested())) {
       if (o_.released && o_.released()) break;
-      Deadline next = std::chrono::steady_clock::now() + PauseMeter::longest_round / (o_.members ? 5 : 1);
+      Moment next = std::chrono::steady_clock::now() + PauseMeter::longest_round / (o_.members ? 5 : 1);
       follow_members();
       if (!welcomed_) next = std::min(next, until_);
       if (const auto due = table_.next_due()) next = std::min(next, *due);
@@ -273,7 +273,7 @@ class Server {
     owned_->restore(*o_.from);
     keep_at_ = std::chrono::steady_clock::now() + o_.keep_every;
   }
-  void keep_state(Deadline now) {
+  void keep_state(Moment now) {
     if (!o_.keep || !o_.store->sealed() || now < keep_at_) return;
     keep_at_ = now + o_.keep_every;
     ServerState state;
@@ -388,7 +388,7 @@ class Server {
   ImportedWindows windows_;
   ServerCounts counts_;
   RefusalLog refusals_;
-  Deadline until_{}, keep_at_{};
+  Moment until_{}, keep_at_{};
   PauseMeter rounds_;
   std::optional<OwnedOperations> owned_;  // set if it owns weights
   bool welcomed_ = false, over_ = false;

@@ -68,7 +68,7 @@ class ThreadNetwork {
       closed_ = true;
       events_.clear();
     }
-    Incoming take(Deadline deadline) {
+    Incoming take(Moment deadline) {
       std::unique_lock lock(mutex_);
       there_.wait_until(lock, deadline, [&] { return woken_ || !events_.empty(); });
       woken_ = false;
@@ -134,7 +134,7 @@ class ThreadWorkerEnd {
     }
     return to->put(std::move(event));
   }
-  Event<Message> receive(Deadline deadline) { return box_->take(deadline); }
+  Event<Message> receive(Moment deadline) { return box_->take(deadline); }
   void wake() noexcept { box_->wake(); }
   bool reopen(std::int64_t server) {
     const std::lock_guard lock(network_.mutex_);
@@ -195,7 +195,7 @@ class ThreadServerEnd {
     event.message = ThreadMessage(head, data);
     return to->put(std::move(event));
   }
-  Event<Message> receive(Deadline deadline) { return box_->take(deadline); }
+  Event<Message> receive(Moment deadline) { return box_->take(deadline); }
   void wake() noexcept { box_->wake(); }
 
  private:

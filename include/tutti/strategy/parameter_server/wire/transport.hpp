@@ -15,7 +15,7 @@
 
 namespace tutti::ps {
 
-using Deadline = std::chrono::steady_clock::time_point;
+using Moment = std::chrono::steady_clock::time_point;
 
 // Running sends that still read the memory passed to them.
 class PendingSends {
@@ -61,7 +61,7 @@ struct Event {
 // end is reported after its earlier messages. One thread uses an end; only wake() may be called by any thread.
 template <class T>
 concept Transport = requires(T& t, const T& ct, typename T::Message& message, std::int64_t peer,
-                             std::span<const std::byte> bytes, PendingSends* kept, Deadline deadline) {
+                             std::span<const std::byte> bytes, PendingSends* kept, Moment deadline) {
   requires std::movable<typename T::Message> && std::default_initializable<typename T::Message>;
   // The bytes are valid as long as the message.
   { message.head() } -> std::same_as<std::span<const std::byte>>;

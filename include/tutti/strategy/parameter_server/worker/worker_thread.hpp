@@ -46,7 +46,7 @@ class WorkerThread {
     std::random_device device;
     session_ = (std::uint64_t{device()} << 32) | device();
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
-    away_ = DisconnectedServers(o_.servers, o_.deadline);
+    disconnected_ = DisconnectedServers(o_.servers, o_.deadline);
     if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
     {
       const ReachabilityMonitor::Operation waits(o_.reach);
@@ -161,7 +161,8 @@ class WorkerThread {
         begin_new();
         send_parts();
         note_waiting();
-        const auto e = t_.receive(std::chrono::steady_clock::now() + (away_.any() ? away_.look_every : longest_wait));
+        const auto e = t_.receive(std::chrono::steady_clock::now() +
+                                  (disconnected_.any() ? disconnected_.look_every : longest_wait));
         if (gave_up_) continue;
         if (e.what == Event<Message>::What::message) take(e);
         if (e.what == Event<Message>::What::nothing && unreachable_ >= 0) lose(unreachable_, "");
@@ -190,21 +191,21 @@ class WorkerThread {
   void lose(std::int64_t s, const std::string& why) {
     unreachable_ = -1;
     if (!o_.servers_return) fail<CommunicationError>(first_name(), "all servers", {server_name(s), " is gone", why});
-    away_.lose(s);
+    disconnected_.add(s);
   }
   // Greets the servers that are reachable again.
   void look_for_servers() {
     if constexpr (Reopening<T>)
       for (int s = 0; s < o_.servers; ++s)
-        if (away_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) away_.greeted(s);
-    if (const auto late = away_.overdue())
+        if (disconnected_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) disconnected_.greeted(s);
+    if (const auto late = disconnected_.overdue())
       fail<CommunicationError>(first_name(),
                                {server_name(*late), " to return within ", o_.deadline.count(), " ms of its end"},
                                "no message from it");
   }
   // The server has admitted this worker again: marks unanswered parts to be sent again.
   void resume_with(std::int64_t s) {
-    away_.back(s);
+    disconnected_.remove(s);
     unanswered_[static_cast<std::size_t>(s)] = 0;
     for (const auto& job : running_)
       for (auto& p : job->parts)
@@ -249,7 +250,7 @@ class WorkerThread {
     for (const auto& job : running_)
       for (std::size_t i = 0; i < job->parts.size(); ++i) {
         auto& p = job->parts[i];
-        if (p.sent || away_.is(p.server)) continue;
+        if (p.sent || disconnected_.contains(p.server)) continue;
         std::size_t& unanswered = unanswered_[static_cast<std::size_t>(p.server)];
         if (unanswered + p.bytes > o_.in_flight) return;
         send(*job, i);
@@ -290,7 +291,7 @@ class WorkerThread {
     Job* const job = found == running_.end() ? nullptr : found->get();
     if (f->kind == FrameKind::give_up)
       throw detail::given_up(job != nullptr ? job->name_ : first_name(), e.message.data());
-    if (f->kind == FrameKind::welcome && away_.is(e.peer)) return resume_with(e.peer);
+    if (f->kind == FrameKind::welcome && disconnected_.contains(e.peer)) return resume_with(e.peer);
     if (f->kind == FrameKind::refuse && job != nullptr && job->request.root == arena::facts &&
         job->request.operation == Operation::store)
       fail<UsageError>({"rank ", o_.rank}, "the same program, options and data on all workers",
@@ -359,7 +360,7 @@ class WorkerThread {
     if (failed) return;
     // Waits until the servers have received the goodbye, so that they expect the end of the connection.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    for (int heard = away_.count(); heard < o_.servers && std::chrono::steady_clock::now() < until;) {
+    for (int heard = disconnected_.count(); heard < o_.servers && std::chrono::steady_clock::now() < until;) {
       const auto e = t_.receive(until);
       std::string_view why;
       if (e.what == Event<Message>::What::lost) ++heard;
@@ -379,7 +380,7 @@ class WorkerThread {
   std::uint64_t rounds_ = 1, offers_ = 0;
   // Window offers belong to this worker alone, so they have a count of their own.
   static constexpr std::uint64_t first_offer = std::uint64_t{1} << 63;
-  DisconnectedServers away_;             // servers for which it waits
+  DisconnectedServers disconnected_;     // servers for which it waits
   std::int64_t unreachable_ = -1;        // a server that cannot be reached
   std::vector<std::size_t> unanswered_;  // unanswered bytes, for each server
   std::mutex reason_mutex_;
