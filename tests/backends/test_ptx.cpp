@@ -222,7 +222,7 @@ TEST_CASE("each PTX instruction gives the value that NVIDIA's description gives"
   }
   room[0] = 0;
   kernel.run(1, 1, in.data(), out.data(), room.data());
-  for (std::size_t i = 0; i < rows.size(); ++i) CHECK_MESSAGE(out[i] == rows[i].expected, rows[i].text);
+  for (std::size_t i = 0; i < rows.size(); ++i) CHECK_MESSAGE(out[i] == rows[i].expected, std::string(rows[i].text));
 }
 
 TEST_CASE("approximate instructions have the largest error that is allowed, in the direction that a test chooses") {
@@ -260,7 +260,7 @@ TEST_CASE("approximate instructions have the largest error that is allowed, in t
         below += out[k * list.size() + i] < nearest;
         largest = std::max(largest, std::fabs(off));
       }
-      CAPTURE(list[i].text);
+      CAPTURE(std::string(list[i].text));
       CAPTURE(direction);
       CHECK(largest <= list[i].share);
       if (direction == 0) CHECK(above + below == 0);
@@ -303,7 +303,7 @@ TEST_CASE("lanes of a warp exchange values, vote and wait for each other") {
   kernel.run(1, 64, out.data(), out.data());
   for (std::uint32_t t = 0; t < 64; ++t)
     for (std::size_t i = 0; i < list.size(); ++i)
-      CHECK_MESSAGE(out[t * list.size() + i] == list[i].expected(t % 32), list[i].text << " lane " << t);
+      CHECK_MESSAGE(out[t * list.size() + i] == list[i].expected(t % 32), std::string(list[i].text) << " lane " << t);
 }
 
 TEST_CASE("PTX that the translator does not know is refused, and the message gives the line") {
@@ -329,7 +329,7 @@ TEST_CASE("PTX that the translator does not know is refused, and the message giv
     const std::string log = testing::log_of(module, code);
     const auto before = module.substr(0, module.find(refused.line));
     const std::string line = "line " + std::to_string(1 + std::count(before.begin(), before.end(), '\n')) + ": ";
-    CHECK_MESSAGE(log.find(line) != std::string::npos, refused.line << ": " << log);
-    CHECK_MESSAGE(log.find(refused.why) != std::string::npos, refused.line << ": " << log);
+    CHECK_MESSAGE(log.find(line) != std::string::npos, std::string(refused.line) << ": " << log);
+    CHECK_MESSAGE(log.find(refused.why) != std::string::npos, std::string(refused.line) << ": " << log);
   }
 }

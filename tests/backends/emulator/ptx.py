@@ -122,7 +122,7 @@ def main():
         return
     options.objects.mkdir(parents=True, exist_ok=True)
     command = compiler()
-    of = "".join((HERE / h).read_text() for h in ("ptx_runtime.hpp", "ptx_approximate.hpp"))
+    of = "".join((HERE / h).read_text() for h in ("ptx_runtime.hpp", "ptx_approximate.hpp", "ptx_integers.hpp"))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         objects = list(pool.map(lambda text: kept_object(text, options.objects, command, of), [module, *texts]))
     run([*command, "-shared", "-o", options.to, *dict.fromkeys(objects)])
