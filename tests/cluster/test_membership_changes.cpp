@@ -269,6 +269,26 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
     CHECK(s.ids() == "2");
     CHECK(s.last<LeaveGranted>(1).has_value());
   }
+  // A process that has joined has the state only after its group has formed.
+  Scene forms = standing(options(2, 0, true));
+  forms.enrol(5, Role::worker, 2);
+  forms.change_over({{0, 3}, {1, 3}});
+  CHECK(forms.ids() == "0 1 2");
+  forms.tell(1, Leave{false});
+  forms.ended(0);
+  forms.change_over({{1, 3}, {5, 0}});
+  CHECK(forms.ids() == "1 2");
+  for (const ConnectionId connection : {1U, 5U}) forms.tell(connection, GroupReady{3});
+  forms.change_over({{1, 4}, {5, 4}});
+  CHECK(forms.ids() == "2");
+  // Servers that do not have the state do not keep it.
+  ArbiterOptions with_server = options(2, 1, true);
+  with_server.lost_are_replaced = true;
+  Scene waits = standing(with_server);
+  waits.tell(1, Leave{false});
+  waits.ended(0);
+  waits.tell(1, Report{1, 5, true, false});
+  CHECK_FALSE(waits.last<LeaveGranted>(1).has_value());
   // If the launcher can start no other process, the job stops.
   Scene alone(options(2, 0, true));
   alone.workers(2);

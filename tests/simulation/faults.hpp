@@ -234,7 +234,8 @@ class Faults {
       }
       case Kind::reset: {
         Worker* const other = pick(r);
-        if (other == nullptr || other == w) return;
+        // ZeroMQ connects to a server again, and sends what was lost.
+        if (other == nullptr || other == w || other->role != control::Role::worker || w->role != other->role) return;
         s.note(name + "the connection of " + p.name + " and " + other->process->name + " is reset");
         return meeting_.reset(p, *other->process, r.one_in(2));
       }

@@ -84,7 +84,7 @@ class Network {
   [[nodiscard]] bool peer_is_gone(const Socket& from) { return arrival(from, from.end) <= scheduler_.now(); }
   void send(const Socket& from, std::string bytes) {
     Socket& to = peer(from);
-    if (!to.open) return;
+    if (!to.open || to.was_reset) return;
     to.bytes += bytes.size();
     to.last = std::max(to.last, scheduler_.now() + delay(*from.owner, *to.owner));
     to.arriving.push_back({to.last, std::move(bytes)});

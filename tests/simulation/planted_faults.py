@@ -84,7 +84,8 @@ OLD = [
     # Members that all leave at once save what they have
     ("last-worker-leaves", ARBITER, "if (o_.elastic && p.is(Role::worker) && !others) return stop_all();", ";"),
     # ... stays until another one has what was trained, where those ... are lost
-    ("state-leaves-with-its-holder", NEXT, "members = detail::next_members(all, o, true, true);", ";"),
+    ("state-leaves-with-its-holder", NEXT,
+     "members = detail::next_members(all, o, few || std::none_of(members.begin(), members.end(), stays), true);", ";"),
     # ... waits for another one only where lost workers are replaced; a folder that takes no checkpoint ...
     ("leaving-member-waits-for-nobody", ARBITER, "lost_stayer_ || (o_.lost_are_replaced && p.member",
      "lost_stayer_ || ((PLANTED || o_.lost_are_replaced) && p.member"),
@@ -118,8 +119,8 @@ OLD = [
      "return gap > std::clamp<std::chrono::nanoseconds>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));",
      "return gap > std::chrono::seconds(1);"),
     # Keep a leaving worker that alone has the state, although there are servers
-    ("servers-keep-the-state", NEXT, "(c.is(Role::worker) || o.servers_hold);",
-     "(PLANTED || c.is(Role::worker) || o.servers_hold);"),
+    ("servers-keep-the-state", NEXT, "(o.servers_hold || c.has_state());",
+     "(PLANTED || o.servers_hold || c.has_state());"),
     # Apply the rule of unreachable members again when a member leaves the generation after another one has named it
     ("cuts-are-not-judged-again", ARBITER,
      "    unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void on_group_ready",
@@ -135,6 +136,9 @@ OLD = [
     ("finished-worker-is-not-judged-again", ARBITER,
      "    unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void leave(",
      "    if (!PLANTED) unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void leave("),
+    # Keep a leaving worker until a worker that joins has the state, also if a member was lost before their group formed
+    ("joining-member-has-the-state", NEXT, "return stays(c) && (o.servers_hold || c->has_state());",
+     "return stays(c) && (PLANTED || o.servers_hold || c->has_state());"),
     # Give all members the same answer if their group breaks as soon as it is ready
     ("ready-group-that-breaks-is-not-ready", CHANNEL, "return going_ >= generation;",
      "return going_ >= generation && (!PLANTED || !changed());"),

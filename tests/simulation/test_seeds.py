@@ -36,6 +36,8 @@ FOUND = [
     (544, "members"),
     # A leaving worker that alone had the state left, because servers counted as members that have it.
     (119, "members", "--rank-timeout", "1"),
+    # A worker that joined counted as having the state before its group had formed. The last one with the state left.
+    (2425, "members"),
     # An in-place edit that followed a rename was read while it was half-written.
     (102, "hosts"),
     # Of two hosts that were added at once with --launch-worker, one was lost.

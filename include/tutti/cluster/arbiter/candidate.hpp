@@ -34,6 +34,8 @@ struct Candidate {
   std::string why{};                     // why it is gone
 
   [[nodiscard]] bool is(Role role) const noexcept { return state != State::gone && member.role == role; }
+  // Returns whether it can give the state to a newcomer. Founders have the initial state before their group was formed.
+  [[nodiscard]] bool has_state() const noexcept { return is(Role::worker) && (holds || !newcomer); }
 };
 
 // Returns the candidates that are not gone and for which f(candidate) is true: workers by age, then servers by number.

@@ -60,12 +60,15 @@ namespace detail {
 [[nodiscard]] inline NextGeneration next_generation(std::vector<Candidate>& all, const ArbiterOptions& o, int least) {
   using detail::workers_of;
   const auto stays = [](const Candidate* c) { return c->state == Candidate::State::member && c->is(Role::worker); };
+  // A member lacks the state if it has joined, and its group has not formed yet.
+  const auto keeps = [&](const Candidate* c) { return stays(c) && (o.servers_hold || c->has_state()); };
   NextGeneration next{detail::next_members(all, o, false, false)};
   auto& members = next.members;
-  if (workers_of(members) < least) members = detail::next_members(all, o, true, false);
+  const bool few = workers_of(members) < least;
+  if (few) members = detail::next_members(all, o, true, false);
   const bool preparing = detail::preparing(all), founding = o.reports && !detail::founders_have_begun(all);
-  if ((workers_of(members) > 0 || preparing || founding) && std::none_of(members.begin(), members.end(), stays))
-    members = detail::next_members(all, o, true, true);
+  if ((workers_of(members) > 0 || preparing || founding) && std::none_of(members.begin(), members.end(), keeps))
+    members = detail::next_members(all, o, few || std::none_of(members.begin(), members.end(), stays), true);
   next.servers = static_cast<int>(members.size()) - workers_of(members);
   // Counts workers that will join after the preparation of the state, or when the founders have formed a group.
   const auto later = [&](const Candidate& c) {
@@ -105,7 +108,7 @@ enum class Urgency { none, epoch, step, broken };
 // trained state, or if no other worker is expected. others_may_come: new workers may replace lost ones.
 [[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, const ArbiterOptions& o, bool others_may_come) {
   const bool kept = any_candidate(all, [&](const Candidate& c) {
-    return c.state == Candidate::State::member && !c.leaving && (c.is(Role::worker) || o.servers_hold);
+    return c.state == Candidate::State::member && !c.leaving && (o.servers_hold || c.has_state());
   });
   return kept ||
          (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
