@@ -120,7 +120,7 @@ TEST_CASE("an error that is not the device's ends a step that is captured") {
   CHECK_FALSE(memory.device().capturing());
 }
 
-TEST_CASE("a candidate whose work cannot be captured is not chosen, and the others are measured") {
+TEST_CASE("a candidate that cannot be captured is not chosen, and the others are measured") {
   cuda::DeviceMemory memory(0);
   for (const std::function<void()>& forbidden :
        {std::function<void()>(allocate), std::function<void()>(allocate_unchecked)}) {
@@ -156,7 +156,7 @@ TEST_CASE("a measurement on a device that has failed throws") {
   Device::instance().fault = cudaSuccess;
 }
 
-TEST_CASE("a GPU that another process uses alone, or whose memory is full, is refused with the command that shows it") {
+TEST_CASE("a GPU that another process uses alone, or with full memory, is refused with the command that shows it") {
   const auto message = [](cudaError_t e) {
     try {
       cuda::require_usable(e, "GPU 1");

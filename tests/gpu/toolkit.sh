@@ -57,7 +57,7 @@ runtime_library() {
 }
 
 # Prints the arguments that tell CMake where CUDA is, one a line. The runtime's header and library come from one folder,
-# because those of two versions do not fit. Fails and says what was searched if there is none.
+# because those of two versions do not fit. Fails and says what was searched if it is missing.
 cuda_arguments() {
   local root chosen="" library="" include part folder
   while read -r root; do

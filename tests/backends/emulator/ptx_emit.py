@@ -118,7 +118,7 @@ class Function:
 
 
 def _allow(i, *sets):
-    """Returns the modifiers before the type. Raises an error for one that is in none of the sets."""
+    """Returns the modifiers before the type. Raises an error for one that is in no set."""
     known = {m for s in sets for m in s}
     for m in i.parts[:-1]:
         if m not in known:

@@ -23,7 +23,7 @@ def _places(version):
 
 
 def library(architecture=90):
-    """Returns NVRTC: the newest version that compiles for the architecture. Raises a CompileError if there is none."""
+    """Returns NVRTC: the newest version that compiles for the architecture. Raises a CompileError without one."""
     tried = []
     for version in (v for v, oldest in OLDEST.items() if architecture >= oldest):
         for place in _places(version):
