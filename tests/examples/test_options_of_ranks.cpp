@@ -226,6 +226,21 @@ TEST_CASE("a job of elastic processes is refused without an elastic strategy") {
                  "tutti-launch --elastic"));
 }
 
+TEST_CASE(
+    "with shares of rows, a process may compute twice the batch at once, and the backend is one of the processor") {
+  const auto checked = [&](const std::string& line, int processes, bool gpu = false) {
+    auto o = parse(words("--shares rows --batch-size 16 " + line));
+    check(*o, {processes, {"solo", "gloo", "nccl"}, gpu});
+    return *o;
+  };
+  CHECK(trainer_options(checked("--strategy gloo", 4)).micro_batch == 32);
+  CHECK(trainer_options(checked("--strategy gloo --accumulate 2", 4)).micro_batch == 16);
+  const char* const device = "[--shares] expected equal with backend cuda";
+  CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy nccl", 4); }), device));
+  CHECK(contains(message_of<UsageError>([&] { (void)checked("", 1, true); }), device));
+  CHECK_NOTHROW((void)checked("--gpus=", 1, true));
+}
+
 TEST_CASE("logical ranks count the batch, and refuse options that depend on the processes") {
   const std::vector<std::string> built{"solo", "mpi", "gloo", "ps", "ps_async"};
   const auto checked = [&](const std::string& line, int processes, int servers = 0, bool elastic = false) {

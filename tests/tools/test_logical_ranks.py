@@ -192,6 +192,7 @@ class Refused(RunsCase):
         self.refuse("[--shares] expected equal or measured with --logical-ranks, got rows", "--shares", "rows")
         self.refuse("[--shares] expected equal with --find-lr", "--shares", "measured", "--find-lr")
         self.refuse("[--shares] expected equal with --find-lr", "--logical-ranks", 0, "--shares", "rows", "--find-lr")
+        self.refuse("[--shares] expected equal with backend cuda", "--logical-ranks", 0, "--shares", "rows", "--backend", "cuda", "--dry-run")
         self.refuse("[--shares] expected equal with --elastic-batch worker", "--logical-ranks", 0, "--shares", "rows", "--elastic-batch",
                     "worker", strategy="gloo", ranks=2, launcher=("--elastic",))
         self.refuse("[--shares] expected equal with --strategy ps_async", "--shares", "measured", strategy="ps_async", ranks=2, servers=1)

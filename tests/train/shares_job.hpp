@@ -46,6 +46,7 @@ struct SharesJob {
   std::string run{}, audit{};   // folders; a run continues from its last checkpoint. Empty: none
   FitListener* log = nullptr;   // of rank 0
   Graph (*make_net)() = &net;
+  std::int64_t micro_batch = 0;
 
   [[nodiscard]] SharedResults go(int world) const {
     SharedResults result;
@@ -67,7 +68,8 @@ struct SharesJob {
   void rank(S& strategy, SharedResults& result) const {
     const int me = strategy.rank();
     CpuBackend backend{CpuOptions{1}};
-    Trainer trainer(backend, strategy, make_net(), {.ema_decay = 0.9, .seed = 5, .logical_ranks = logical});
+    Trainer trainer(backend, strategy, make_net(),
+                    {.ema_decay = 0.9, .seed = 5, .micro_batch = micro_batch, .logical_ranks = logical});
     const Synthetic images({.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true});
     const Synthetic held(
         {.size = 33, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 99});

@@ -259,20 +259,20 @@ TEST_CASE("an invalid recipe is refused before training begins") {
         r.batch_per_worker = 8;
       });
   refuses(
-      "[fit .shares] expected Shares::equal without .logical_ranks, got Shares::measured. hint: set .logical_ranks, "
-      "for "
-      "example to 8 times the number of processes, so that the results do not depend on the shares; Shares::rows needs "
-      "none.",
+      "[fit .shares] expected Shares::equal or Shares::rows without .logical_ranks, got Shares::measured. hint: set "
+      ".logical_ranks, for example to 8 times the number of processes, so that the results do not depend on the "
+      "shares; Shares::rows needs none.",
       [](FitRecipe& r) { r.shares = Shares::measured; });
   refuses(
-      "[fit .shares] expected Shares::measured with .logical_ranks, got Shares::rows. hint: Shares::measured keeps the "
-      "bits.",
+      "[fit .shares] expected Shares::equal or Shares::measured with .logical_ranks, got Shares::rows. hint: "
+      "Shares::measured keeps the bits.",
       [](FitRecipe& r) {
         r.logical_ranks = 2;
         r.shares = Shares::rows;
       });
   refuses(
-      "[fit .shares] expected Shares::equal with .batch_per_worker, got Shares::rows. hint: leave out one of the two.",
+      "[fit .shares] expected Shares::equal with .batch_per_worker, got Shares::rows. hint: leave out .shares or "
+      ".batch_per_worker.",
       [](FitRecipe& r) {
         r.batch_per_worker = 8;
         r.shares = Shares::rows;

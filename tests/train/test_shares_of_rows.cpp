@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <tutti/nn/layers.hpp>
+#include <tutti/train/detail/evaluation/logical_pass.hpp>
 #include <tutti/train/progress.hpp>
 #include <tutti/train/run_log.hpp>
 
@@ -71,6 +72,9 @@ TEST_CASE("with shares of rows, a net without batch norm trains as in one proces
     // The bits depend only on the shares.
     CHECK(job.go(world).bits == many.bits);
   }
+  // The fast process has 12 rows in three micro-batches.
+  job.micro_batch = 5;
+  CHECK(most_difference(job.go(2).weights, one.weights) < 1e-5);
 }
 
 TEST_CASE("a run with shares of rows continues in the middle of an epoch, without losing or repeating a sample") {
@@ -115,6 +119,51 @@ TEST_CASE("running statistics are the mean over all rows, also if a process has 
       CHECK(most_difference(after_a_step(strategy, bounds), one) < 1e-6);
     });
   }
+}
+
+TEST_CASE("evaluations have equal shares while those of rows are not equal") {
+  run_ranks(2, [&](ThreadCommunicator& c) {
+    AllReduce strategy(c);
+    CpuBackend backend{CpuOptions{1}};
+    Trainer trainer(backend, strategy, net(), {.seed = 5});
+    trainer.set_shares({0, 12, 16});
+    const Synthetic images({.size = 33, .height = 8, .width = 8, .classes = 4, .seed = 1});
+    Loader test(images, {.placement = {.global_batch = batch, .rank = c.rank(), .world = 2}, .one_pass = true});
+    std::vector<std::int64_t> rows;
+    const detail::LogicalPass pass(trainer, test);
+    for (bool last = false; !last;) {
+      const Batch& b = test.next();
+      last = b.last_of_epoch;
+      rows.push_back(b.count);
+    }
+    CHECK(rows == std::vector<std::int64_t>{8, 8, c.rank() == 0 ? 1 : 0});
+  });
+}
+
+TEST_CASE("a process with more rows than fit into a micro-batch changes its running statistics once for each") {
+  const std::vector<std::int32_t> bounds{0, 12, 16};
+  const auto after_a_step = [&](auto& strategy, int rank, bool shared, std::int64_t batches) {
+    CpuBackend backend{CpuOptions{1}};
+    Trainer trainer(backend, strategy, net(), {.seed = 5, .micro_batch = 6});
+    if (shared) trainer.set_shares(bounds);
+    Placement of{.global_batch = batch, .rank = rank, .world = 2};
+    of.bounds = bounds;
+    const Synthetic images({.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1});
+    Loader train(images, {.placement = of, .seed = 9, .threads = 0});
+    (void)trainer.step(train.next(), 0.1).wait();
+    CHECK(trainer.counters().batches == batches);
+    const Tensor<float> mean = trainer.parameter("bn1.running_mean");
+    return std::vector<float>(mean.data(), mean.data() + mean.size());
+  };
+  Solo solo;
+  std::vector<float> expected = after_a_step(solo, 0, false, 2);
+  const std::vector<float> slow = after_a_step(solo, 1, false, 1);
+  for (std::size_t i = 0; i < slow.size(); ++i) expected[i] = 0.75F * expected[i] + 0.25F * slow[i];
+  run_ranks(2, [&](ThreadCommunicator& c) {
+    AllReduce strategy(c);
+    // All processes save the number of batches of 8 rows, those of equal shares.
+    CHECK(most_difference(after_a_step(strategy, c.rank(), true, 2), expected) < 1e-6);
+  });
 }
 
 TEST_CASE("shares of rows are reported as such, and a process without rows is named") {

@@ -31,9 +31,9 @@ bool fits(Trainer& probe, const RunOptions& o, const Schema& seen, std::int64_t 
   RunOptions with = o;
   with.batch_size = batch;
   try {
-    MemoryEstimate m = probe.memory(batch, batch);
+    MemoryEstimate m = probe.memory(micro_batch_of(with), batch);
     // The sums of the passes of a step, and the images of all passes and of an evaluation.
-    if (o.accumulate > 1 && o.logical_ranks == 0) m.gradients *= 2;
+    if ((o.accumulate > 1 && o.logical_ranks == 0) || o.shares == "rows") m.gradients *= 2;
     const LoaderOptions ring;
     m.batches = static_cast<std::size_t>(batch * (o.accumulate + 1) * ring.slots * largest_image_bytes(o, seen));
     return !probe.executor().backend().memory().on_host() || !memory_shortage(m, with, launched().local_size);

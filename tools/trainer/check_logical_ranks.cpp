@@ -44,19 +44,21 @@ void require_fixed_kernels(const RunOptions& o) {
 }
 
 void check_shares_of_rows(RunOptions& o, const StartedJob& job) {
+  if (o.backend == "cuda")
+    fail<UsageError>("--shares", "equal with backend cuda, because only backends of the processor have shares of rows",
+                     o.shares, "leave it out, or use --gpus '' to train on the processor");
   if (o.logical_ranks > 0)
     fail<UsageError>("--shares", "equal or measured with --logical-ranks", o.shares,
                      "--shares measured keeps the bits");
   if (o.elastic_batch == "worker")
     fail<UsageError>("--shares", "equal with --elastic-batch worker, because the batch must not follow the workers",
-                     o.shares, "leave one of the two out");
+                     o.shares, "leave out --shares or --elastic-batch");
   if (job.processes < 2 && !job.elastic)
     o.notes.push_back("no effect: --shares rows, because one process was started, which has all rows");
   else
     o.notes.push_back(
         "--shares rows: batch norm sees the rows of one process, and their number follows its speed; the bits depend "
-        "on "
-        "the shares, which log.jsonl has. --logical-ranks with --shares measured keeps the bits");
+        "on the shares, which log.jsonl has. --logical-ranks with --shares measured keeps the bits");
 }
 
 void check_shares(RunOptions& o, const StartedJob& job) {

@@ -169,7 +169,7 @@ TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
   }
   t.sam = {o.sam, o.sam_every};
   t.seed = o.seed;
-  t.micro_batch = o.batch_size;
+  t.micro_batch = micro_batch_of(o);
   t.logical_ranks = static_cast<int>(o.logical_ranks);
   t.allow_other_bits = o.allow_other_bits;
   if (const auto sizes = image_size_steps(o);

@@ -45,6 +45,12 @@ AnyOptimizer make_optimizer(const RunOptions& o, std::int64_t steps = 0);
 // Returns when the average of the weights is updated. `images`: number of training images.
 EmaSchedule make_ema_schedule(const RunOptions& o, std::int64_t images);
 
+// Returns the largest number of rows that a process computes at once in a step. With shares of rows a fast process may
+// have twice the rows of equal shares in one micro-batch, except with --accumulate, which asks for several.
+[[nodiscard]] inline std::int64_t micro_batch_of(const RunOptions& o) {
+  return o.shares == "rows" && o.accumulate == 1 ? 2 * o.batch_size : o.batch_size;
+}
+
 // `images`: as for make_ema_schedule(); 0 without training.
 TrainerOptions trainer_options(const RunOptions& o, std::int64_t images = 0);
 

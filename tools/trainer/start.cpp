@@ -16,6 +16,7 @@
 #include <tutti/version.hpp>
 
 #include "tools/trainer/image_sizes.hpp"
+#include "tools/trainer/recipe.hpp"
 
 namespace tutti::trainer {
 
@@ -44,7 +45,7 @@ std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOpt
 MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen) {
   const std::int64_t rows = o.batch_size * o.accumulate, evaluated = *o.evaluation_batch;
   // With shares of rows, a process may have more rows than fit into one micro-batch.
-  const std::int64_t of_step = rows + (o.shares == "rows" ? 1 : 0);
+  const std::int64_t of_step = o.shares == "rows" ? std::max(rows, micro_batch_of(o)) + 1 : rows;
   MemoryEstimate m = trainer.memory(of_step, evaluated);
   // The loader of a process holds the rows of all its logical ranks.
   const std::int64_t world = std::max(trainer.strategy().size(), 1);

@@ -92,9 +92,14 @@ struct Placement {
   [[nodiscard]] Part rows_of(std::int64_t v, std::int64_t count) const noexcept {
     return logical_ranks > 0 ? part_of(count, static_cast<int>(v), logical_ranks) : rows(count);
   }
-  // Returns the largest number of rows that any process has in a step of `count` rows. With bounds, that of this
-  // process: a slow one does not need the memory of a fast one.
+  // Returns the largest number of rows that any process has in a step of at most `count` rows. With bounds, that of
+  // this process: a slow one does not need the memory of a fast one. Shares of rows may have one row fewer: a shorter
+  // step may have one row more than a longer one, because both ends of a share are rounded down.
   [[nodiscard]] std::int64_t most_rows(std::int64_t count) const noexcept {
+    if (logical_ranks == 0 && !bounds.empty()) {
+      const std::int32_t* const of = &bounds[static_cast<std::size_t>(rank)];
+      return (count * (of[1] - of[0]) + bounds.back() - 1) / bounds.back();
+    }
     if (!bounds.empty()) return rows(count).count;
     Placement first = *this;
     first.rank = 0;

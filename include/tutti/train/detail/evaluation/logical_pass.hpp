@@ -19,12 +19,13 @@ namespace tutti::detail {
 // The batches of the pass, cut into the parts that are evaluated at once: the rows of each logical rank.
 class LogicalPass {
  public:
-  // Starts the source at its begin, with the logical ranks of the trainer, and its shares of them.
+  // Starts the source at its begin, with the logical ranks of the trainer, and its shares of them. Without logical
+  // ranks the shares are equal, also if those of the steps are not: each process has the memory for as many rows.
   LogicalPass(const Trainer& trainer, BatchSource& source) : logical_(trainer.options().logical_ranks > 0) {
     Placement to = source.placement();
     to.logical_ranks = trainer.options().logical_ranks;
     to.bounds.clear();
-    if (Placement steps = trainer.placement(); steps.rank == to.rank && steps.world == to.world)
+    if (Placement steps = trainer.placement(); logical_ && steps.rank == to.rank && steps.world == to.world)
       to.bounds = std::move(steps.bounds);
     if (to == source.placement())
       source.start({0, 0});

@@ -46,14 +46,15 @@ inline void check_recipe(const FitRecipe& r) {
                      "0 with .logical_ranks, because the batch must not follow the number of workers",
                      std::to_string(r.batch_per_worker), "leave out one of the two");
   if (r.shares == Shares::measured && r.logical_ranks == 0)
-    fail<UsageError>("fit .shares", "Shares::equal without .logical_ranks", "Shares::measured",
+    fail<UsageError>("fit .shares", "Shares::equal or Shares::rows without .logical_ranks", "Shares::measured",
                      "set .logical_ranks, for example to 8 times the number of processes, so that the results do not "
                      "depend on the shares; Shares::rows needs none");
   if (r.shares == Shares::rows && r.logical_ranks > 0)
-    fail<UsageError>("fit .shares", "Shares::measured with .logical_ranks", "Shares::rows",
+    fail<UsageError>("fit .shares", "Shares::equal or Shares::measured with .logical_ranks", "Shares::rows",
                      "Shares::measured keeps the bits");
   if (r.shares == Shares::rows && r.batch_per_worker > 0)
-    fail<UsageError>("fit .shares", "Shares::equal with .batch_per_worker", "Shares::rows", "leave out one of the two");
+    fail<UsageError>("fit .shares", "Shares::equal with .batch_per_worker", "Shares::rows",
+                     "leave out .shares or .batch_per_worker");
 }
 
 // Returns the net that the recipe trains: its labels are mixed if the recipe mixes images.

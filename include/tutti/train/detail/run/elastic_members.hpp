@@ -192,6 +192,8 @@ class ElasticMembers final : public ChangingMembers {
   // Lists the shares that this rank would have with one rank more or fewer. Their plans are made between steps.
   void list_shares() {
     shares_ahead_.clear();
+    // Shares of rows follow times that are not known yet.
+    if (run_.options.shares == Shares::rows) return;
     const int rank = run_.strategy.rank(), size = run_.strategy.size();
     const EpochEnd end = run_.train().placement().epoch_end;
     if (const int ranks = run_.trainer.options().logical_ranks; ranks > 0) return list_logical_shares(ranks, end);

@@ -18,7 +18,7 @@ namespace tutti::detail {
 // of all processes after the same step. Has no effect with Shares::equal.
 class RunShares {
  public:
-  // Throws UsageError if the run cannot have measured shares.
+  // Throws UsageError if the run cannot have the shares of its options.
   TUTTI_CORE_FUNCTION explicit RunShares(RunContext& run);
 
   // Begins the first generation with equal shares.

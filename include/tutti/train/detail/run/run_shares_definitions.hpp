@@ -32,8 +32,9 @@ TUTTI_CORE_FUNCTION RunShares::RunShares(RunContext& run)
 TUTTI_CORE_FUNCTION void RunShares::require_shares() const {
   const int logical = run_.trainer.options().logical_ranks;
   if (run_.strategy.owns_weights())
-    fail<UsageError>("fit", "equal shares, because workers do not wait for each other", "measured shares",
-                     "leave the shares out, or use --strategy ps");
+    fail<UsageError>("fit", "equal shares, because workers do not wait for each other",
+                     by_rows() ? "shares of rows" : "measured shares",
+                     "leave the shares out, or use a strategy whose workers do each step together");
   if (!by_rows() && logical == 0)
     fail<UsageError>("fit", "logical ranks, which measured shares divide", "no logical ranks",
                      "set logical_ranks, or use Shares::rows, with which batch norm sees other rows if shares change");

@@ -10,15 +10,16 @@
 
 #include <tutti/core/separate.hpp>
 
-// The shares of logical ranks that follow the speed of the processes (Shares::measured). All times are whole
-// nanoseconds, so that every process computes the same shares from the same numbers.
+// The shares that follow the speed of the processes: those of logical ranks (Shares::measured), or of the rows of a
+// step (Shares::rows). Both are called units here. All times are whole nanoseconds, so that every process computes the
+// same shares from the same numbers.
 namespace tutti::detail {
 
-// Returns the numbers of logical ranks with which the slowest process ends earliest. nanoseconds: the time of each
-// process for one of them, at least 1. With equal times, they are those of part_of(). A process has none only if a step
-// takes at most half the time without it, or if there are more processes than logical ranks. must_have: a process that
-// has at least one, or -1.
-[[nodiscard]] TUTTI_CORE_FUNCTION std::vector<std::int32_t> fastest_shares(int logical_ranks,
+// Returns the numbers of units with which the slowest process ends earliest. nanoseconds: the time of each process for
+// one of them, at least 1. With equal times, they are those of part_of(). A process has none only if a step takes at
+// most half the time without it, or if there are more processes than units. must_have: a process that has at least one,
+// or -1.
+[[nodiscard]] TUTTI_CORE_FUNCTION std::vector<std::int32_t> fastest_shares(int units,
                                                                            std::span<const std::int64_t> nanoseconds,
                                                                            int must_have = -1);
 
@@ -29,14 +30,14 @@ namespace tutti::detail {
 // The times of this process in the last few steps.
 class SpeedWindow {
  public:
-  // Adds a step in which `shares` logical ranks took so many seconds in all. Has no effect without any.
+  // Adds a step in which `shares` units took so many seconds in all. Has no effect without any.
   TUTTI_CORE_FUNCTION void add(double seconds, std::int64_t shares);
   // Call it after a change of the shares. Keeps the time, and ignores the next step, which may allocate memory.
   void restart() {
     known_ = nanoseconds();
     count_ = 0;
   }
-  // Returns the nanoseconds for one logical rank: the median of the last steps, so that a few slow steps change
+  // Returns the nanoseconds for one unit: the median of the last steps, so that a few slow steps change
   // nothing; after restart(), the time before it until steps were added. 0: not known.
   [[nodiscard]] TUTTI_CORE_FUNCTION std::int64_t nanoseconds() const;
 
@@ -57,11 +58,11 @@ class ShareController {
   struct Decision {
     bool changes = false;
     std::int64_t before = 0, after = 0;  // nanoseconds of a step with the earlier and the new shares
-    int slow = -1;  // a rank that all others wait for although it has one logical rank or none, the first time
+    int slow = -1;            // a rank that all others wait for although it has one unit or none, the first time
     std::int64_t others = 0;  // with `slow`: nanoseconds of a step without this rank
   };
 
-  explicit ShareController(int logical_ranks) : logical_ranks_(logical_ranks) {}
+  explicit ShareController(int units) : units_(units) {}
 
   // Begins with other processes after `step`. nanoseconds: the last known time of each rank; 0: not known, which counts
   // as the median of the others.
@@ -74,13 +75,13 @@ class ShareController {
   TUTTI_CORE_FUNCTION Decision decide(std::int64_t step, std::vector<std::int64_t> nanoseconds);
 
   [[nodiscard]] const std::vector<std::int32_t>& shares() const noexcept { return shares_; }
-  // Returns Placement::bounds of the shares; empty if they are equal.
+  // Returns Placement::bounds of the shares, also if they are equal: [processes + 1].
   [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<std::int32_t> bounds() const;
   // Returns the time of each rank of the last decision.
   [[nodiscard]] const std::vector<std::int64_t>& nanoseconds() const noexcept { return nanoseconds_; }
 
   // Steps: between two exchanges of times; from a change to the next exchange, at least and at most; from the exchange
-  // that leaves a process without work to the step in which it gets one logical rank to be measured again, at least;
+  // that leaves a process without work to the step in which it gets one unit to be measured again, at least;
   // from then to the exchange that decides whether it keeps it.
   static constexpr std::int64_t interval = 5, shortest = 7, longest = 224, idle = 100, trial = 3;
   // A process without work is measured again so rarely that this costs one part of so many of the time.
@@ -93,13 +94,13 @@ class ShareController {
   void change(std::int64_t step, std::vector<std::int32_t> to, bool tries);
   void find_slow(Decision& d);
 
-  int logical_ranks_;
+  int units_;
   std::vector<std::int64_t> nanoseconds_, idle_until_, idle_steps_;
   std::vector<std::int32_t> shares_;
   std::vector<std::uint8_t> named_;
   std::int64_t due_ = 0, changed_ = 0, hold_ = shortest;
   int rapid_ = 0;   // number of changes in rapid succession
-  int tries_ = -1;  // the rank that has a logical rank only to be measured
+  int tries_ = -1;  // the rank that has a unit only to be measured
 };
 
 #if TUTTI_CORE_DEFINITIONS
@@ -110,13 +111,13 @@ TUTTI_CORE_FUNCTION std::int64_t step_time(std::span<const std::int32_t> shares,
   return most;
 }
 
-TUTTI_CORE_FUNCTION std::vector<std::int32_t> fastest_shares(int logical_ranks,
-                                                             std::span<const std::int64_t> nanoseconds, int must_have) {
+TUTTI_CORE_FUNCTION std::vector<std::int32_t> fastest_shares(int units, std::span<const std::int64_t> nanoseconds,
+                                                             int must_have) {
   const std::size_t world = nanoseconds.size();
   const auto deal = [&](bool all) {
     std::vector<std::int32_t> shares(world, all ? 1 : 0);
     if (!all && must_have >= 0) shares[static_cast<std::size_t>(must_have)] = 1;
-    // A heap of ranks: the first one ends earliest with one logical rank more.
+    // A heap of ranks: the first one ends earliest with one unit more.
     std::vector<std::size_t> order(world);
     for (std::size_t r = 0; r < world; ++r) order[r] = r;
     const auto later = [&](std::size_t a, std::size_t b) {
@@ -124,7 +125,7 @@ TUTTI_CORE_FUNCTION std::vector<std::int32_t> fastest_shares(int logical_ranks,
       return of_a != of_b ? of_a > of_b : a > b;
     };
     std::make_heap(order.begin(), order.end(), later);
-    std::int64_t left = logical_ranks;
+    std::int64_t left = units;
     for (const std::int32_t s : shares) left -= s;
     for (; left > 0; --left) {
       std::pop_heap(order.begin(), order.end(), later);
@@ -134,7 +135,7 @@ TUTTI_CORE_FUNCTION std::vector<std::int32_t> fastest_shares(int logical_ranks,
     return shares;
   };
   std::vector<std::int32_t> some = deal(false);
-  if (world > static_cast<std::size_t>(logical_ranks) || *std::min_element(some.begin(), some.end()) > 0) return some;
+  if (world > static_cast<std::size_t>(units) || *std::min_element(some.begin(), some.end()) > 0) return some;
   std::vector<std::int32_t> all = deal(true);
   return step_time(all, nanoseconds) >= 2 * step_time(some, nanoseconds) ? some : all;
 }
@@ -159,7 +160,7 @@ TUTTI_CORE_FUNCTION void ShareController::begin(std::int64_t step, std::vector<s
   const std::size_t world = nanoseconds.size();
   nanoseconds_ = std::move(nanoseconds);
   fill_unknown();
-  shares_ = fastest_shares(logical_ranks_, nanoseconds_);
+  shares_ = fastest_shares(units_, nanoseconds_);
   named_.assign(world, 0);
   idle_steps_.assign(world, idle);
   idle_until_.assign(world, step + idle);
@@ -185,13 +186,13 @@ TUTTI_CORE_FUNCTION void ShareController::fill_unknown() {
 
 // Returns a process that has had no work for so long that it is measured again, or -1.
 TUTTI_CORE_FUNCTION int ShareController::due_again(std::int64_t step) const {
-  if (shares_.size() > static_cast<std::size_t>(logical_ranks_)) return -1;
+  if (shares_.size() > static_cast<std::size_t>(units_)) return -1;
   for (std::size_t r = 0; r < shares_.size(); ++r)
     if (shares_[r] == 0 && step >= idle_until_[r]) return static_cast<int>(r);
   return -1;
 }
 
-// Returns the steps after which a process without work may have one logical rank again for `trial` steps.
+// Returns the steps after which a process without work may have one unit again for `trial` steps.
 TUTTI_CORE_FUNCTION std::int64_t ShareController::affordable_idle(std::size_t rank) const {
   return price * trial * nanoseconds_[rank] / std::max<std::int64_t>(step_time(shares_, nanoseconds_), 1);
 }
@@ -220,13 +221,13 @@ TUTTI_CORE_FUNCTION void ShareController::find_slow(Decision& d) {
   for (std::size_t r = 0; r < shares_.size(); ++r) {
     if (shares_[r] > 1) named_[r] = 0;
     if (shares_[r] > 1 || shares_.size() < 2 || static_cast<int>(r) == tries_) continue;
-    const bool waits = shares_[r] == 0 && shares_.size() <= static_cast<std::size_t>(logical_ranks_);
+    const bool waits = shares_[r] == 0 && shares_.size() <= static_cast<std::size_t>(units_);
     const bool slowest = shares_[r] == 1 && nanoseconds_[r] == now;
     std::int64_t others = 0;
     if (waits || slowest) {
       std::vector<std::int64_t> rest = nanoseconds_;
       rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(r));
-      others = step_time(fastest_shares(logical_ranks_, rest), rest);
+      others = step_time(fastest_shares(units_, rest), rest);
     }
     // It lets the others wait for more than a fifth of a step, or has no work because it is too slow.
     const bool slow = waits || (slowest && 4 * now >= 5 * others);
@@ -247,7 +248,7 @@ TUTTI_CORE_FUNCTION ShareController::Decision ShareController::decide(std::int64
   d.before = d.after = step_time(shares_, nanoseconds_);
   due_ = step + interval;
   const int again = due_again(step);
-  std::vector<std::int32_t> best = fastest_shares(logical_ranks_, nanoseconds_, again);
+  std::vector<std::int32_t> best = fastest_shares(units_, nanoseconds_, again);
   const std::int64_t after = step_time(best, nanoseconds_);
   const bool gains = after * 100 <= d.before * 97 || tries_ >= 0;
   if (best != shares_ && (gains || again >= 0)) {

@@ -153,10 +153,14 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> pa
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::start(const StepParts& parts, std::int64_t global_rows, double lr,
                                                     std::uint32_t flags) {
   double weight = 1;
-  if (o_.logical_ranks == 0 && !placed_.bounds.empty())
+  StepParts counted = parts;
+  if (o_.logical_ranks == 0 && !placed_.bounds.empty()) {
     weight = static_cast<double>(parts.rows(0, parts.views.size()) * s_.size()) / static_cast<double>(global_rows);
+    // Batch norm counts the batches of the first of equal shares, so that all processes save the same number.
+    counted.batches = micro_batches(part_of(global_rows, 0, s_.size()).count);
+  }
   parts_->exchange.weigh_states(weight);
-  const std::uint32_t known = parts_->steps->start(parts, global_rows, lr, flags);
+  const std::uint32_t known = parts_->steps->start(counted, global_rows, lr, flags);
   return {*this, parts_->steps->next() - 1, known};
 }
 
