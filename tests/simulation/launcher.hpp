@@ -172,7 +172,7 @@ class Launcher {
     end.code = w.process->code;
     if (!end.by_signal && end.code == 0) service_.arbiter().receive(w.connection, control::Leave{true}, control::now());
     service_.ended(w.connection, end.line());
-    if (service_.arbiter().generation() == 0) {
+    if (!stood_) {
       // A job begins without some workers, but not without a server or with too few workers.
       const auto left = std::count_if(workers_.begin(), workers_.end(),
                                       [](const Worker& o) { return o.role == control::Role::worker && !o.ended; });
@@ -233,7 +233,7 @@ class Launcher {
   // As Elastic::problem().
   void end_if_too_few() {
     const control::Arbiter& a = service_.arbiter();
-    const bool waits = stood_ && !fatal_ && !stopping_ && !a.finished() && a.too_few();
+    const bool waits = !fatal_ && !stopping_ && !a.finished() && a.too_few();
     too_few_at_ = waits ? std::min(too_few_at_, scheduler_.now() + min_timeout) : never;
     if (scheduler_.now() < too_few_at_) return;
     had_too_few_ = true;

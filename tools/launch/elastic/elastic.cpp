@@ -172,7 +172,7 @@ void Elastic::steer() {
 
 std::optional<Problem> Elastic::problem() {
   const auto least = static_cast<std::size_t>(o_.elastic.min_workers);
-  if (!stood_ || over() || !members_.too_few()) {
+  if (over() || !members_.too_few()) {
     too_few_.reset();
     return {};
   }
