@@ -70,11 +70,13 @@ TEST_CASE("a wait for an extended deadline counts for the deadline itself") {
 
 TEST_CASE("a round that takes longer than a thread may wait for a processor contains a pause of the process") {
   tutti::PauseMeter m;
-  CHECK(m.end_round(100s) == 0s);  // the first round
-  CHECK(m.end_round(100s + 250ms) == 0s);
-  CHECK(m.end_round(100s + 501ms) == 151ms);
-  CHECK(m.end_round(100s + 601ms) == 0s);
-  CHECK(m.end_round(160s + 601ms) == 60s - 100ms);
+  CHECK(m.end_round(100s, 1s) == 0s);  // the first round
+  CHECK(m.end_round(100s + 250ms, 1s) == 0s);
+  CHECK(m.end_round(100s + 501ms, 1s) == 151ms);
+  CHECK(m.end_round(100s + 601ms, 1s) == 0s);
+  CHECK(m.end_round(160s + 601ms, 1s) == 60s - 100ms);
+  CHECK(m.end_round(170s + 601ms, 10s + 800ms) == 0s);  // it worked for 9.8 of 10 s
+  CHECK(m.end_round(180s + 601ms, 10s + 900ms) == 9s + 800ms);
 }
 
 TEST_CASE("the clock continues while a machine is suspended") {

@@ -16,6 +16,13 @@ namespace tutti {
   return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
 }
 
+// Returns the time for which the calling thread has used a processor.
+[[nodiscard]] inline std::chrono::nanoseconds processor_time_of_thread() noexcept {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+}
+
 // Returns whether the time between two rounds of a thread shows that its process was paused. A thread may wait for a
 // processor meanwhile. limit: the silence after which another process is given up. A short pause leaves too little of
 // a short limit to the messages that it delayed.
@@ -60,16 +67,19 @@ class PauseMeter {
   // A round that takes much longer contains a pause.
   static constexpr std::chrono::milliseconds longest_round = PauseTolerantTimer::slice;
 
-  // Call it at the end of each round. Returns for how long the process was paused in the round, or zero.
-  [[nodiscard]] Time end_round(Time now = std::chrono::steady_clock::now().time_since_epoch()) noexcept {
-    const Time gap = begun_ ? now - ended_ : Time::zero();
+  // Call it at the end of each round. Returns for how long the process was paused in the round, or zero. worked: the
+  // processor time of the thread so far, which is no pause, however long a round is.
+  [[nodiscard]] Time end_round(Time now = std::chrono::steady_clock::now().time_since_epoch(),
+                               Time worked = processor_time_of_thread()) noexcept {
+    const Time gap = begun_ ? now - ended_ - (worked - worked_) : Time::zero();
     begun_ = true;
     ended_ = now;
+    worked_ = worked;
     return is_pause(gap, Time::zero()) ? gap - longest_round : Time::zero();
   }
 
  private:
-  Time ended_{};
+  Time ended_{}, worked_{};
   bool begun_ = false;
 };
 

@@ -331,7 +331,8 @@ class Arbiter {
       const std::string other = member_of(processes_, cut->other).member.name();
       lose(member_of(processes_, cut->id), "it and " + other + " cannot reach each other", true);
     }
-    if (o_.elastic && o_.reports && over_.empty() && waits_for_left(processes_)) change(Urgency::broken);
+    const bool may_break = o_.elastic && o_.reports && over_.empty() && level_ != Urgency::broken;
+    if (may_break && waits_for_left(processes_)) change(Urgency::broken);
   }
 
   // ---- the next generation ----
