@@ -34,7 +34,7 @@ TUTTI_CORE_FUNCTION void RunShares::require_shares() const {
   if (run_.strategy.owns_weights())
     fail<UsageError>("fit", "equal shares, because workers do not wait for each other",
                      by_rows() ? "shares of rows" : "measured shares",
-                     "leave the shares out, or use a strategy whose workers do each step together");
+                     "leave the shares out, or use a strategy in which all workers do each step together");
   if (!by_rows() && logical == 0)
     fail<UsageError>("fit", "logical ranks, which measured shares divide", "no logical ranks",
                      "set logical_ranks, or use Shares::rows, with which batch norm sees other rows if shares change");
