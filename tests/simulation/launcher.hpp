@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -64,6 +65,11 @@ class Launcher {
   [[nodiscard]] Nanos failed_at() const noexcept { return failed_at_; }
   // Returns whether it ended the job because there were too few workers.
   [[nodiscard]] bool had_too_few() const noexcept { return had_too_few_; }
+  // Returns for how long the arbiter has let a worker go, or 0.
+  [[nodiscard]] Nanos left_since(const Worker& w) const {
+    const auto at = left_at_.find(&w);
+    return at == left_at_.end() ? 0 : scheduler_.now() - at->second;
+  }
   [[nodiscard]] bool stopping() const noexcept { return service_.arbiter().stopping(); }
   // Makes the launcher do something in its next round.
   void request(std::function<void(Launcher&)> what) { requests_.push_back(std::move(what)); }
@@ -191,6 +197,7 @@ class Launcher {
         scheduler_.note(std::string("arbiter: generation ") + std::to_string(d.generation) +
                         (d.kind == Kind::issued ? " is issued" : " stands") + members_text());
         if (d.kind == Kind::issued) {
+          check_cause();
           checks_.issued(service_.arbiter());
           continue;
         }
@@ -205,6 +212,7 @@ class Launcher {
                       (d.fatal ? ", fatal" : ""));
       if (d.kind == Kind::left) {
         w.left = true;
+        left_at_[&w] = scheduler_.now();
         checks_.left(w, d.work_done);
         w.did_work = w.did_work || d.work_done;
         continue;
@@ -217,6 +225,17 @@ class Launcher {
       if (d.kind == Kind::lost && w.role == control::Role::worker && replaces_ && !fatal_ && !w.asked_to_leave)
         w.replace_at = scheduler_.now() + second;
     }
+  }
+  // A generation begins because members come or go, or because a connection breaks. A pause is no reason.
+  void check_cause() {
+    std::vector<control::ProcessId> now;
+    for (const control::Member& m : service_.arbiter().members()) now.push_back(m.id);
+    const bool wanted = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) {
+      return w.leaves_after >= 0 || w.lost_at != never || (!w.ended && !w.member);
+    });
+    if (now == members_ && !wanted && !stopping_ && !meeting_.was_reset())
+      scheduler_.fail("generation " + std::to_string(service_.arbiter().generation()) + " has no reason");
+    members_ = std::move(now);
   }
   void give_up() {
     fatal_ = true;
@@ -293,6 +312,8 @@ class Launcher {
   Process* process_ = nullptr;
   std::vector<std::function<void(Launcher&)>> requests_;
   std::vector<launch::ProcessExit> endings_;
+  std::map<const Worker*, Nanos> left_at_;
+  std::vector<control::ProcessId> members_;  // of the newest generation
   std::size_t replacements_ = 0;
   bool fatal_ = false, stopping_ = false, stood_ = false, had_too_few_ = false;
   int problem_ = 0;

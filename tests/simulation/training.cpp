@@ -84,8 +84,20 @@ std::vector<double> weights_of(Trainer& t) {
   return {v, v + count};
 }
 
-// Returns the weights after each step of a training in one process.
-std::vector<std::vector<double>> train_alone(int logical) {
+// What a training in one process has: its weights after each step, and its numbers after each epoch.
+struct Quiet {
+  std::vector<std::vector<double>> weights;
+  std::vector<EpochReport> reports;
+};
+class Reports : public FitListener {
+ public:
+  explicit Reports(std::vector<EpochReport>& to) : to_(to) {}
+  void epoch(const EpochReport& r) override { to_.push_back(r); }
+
+ private:
+  std::vector<EpochReport>& to_;
+};
+Quiet train_alone(int logical) {
   ReferenceBackend backend;
   Solo solo;
   Trainer trainer(backend, solo, net(), trainer_options(logical));
@@ -94,13 +106,17 @@ std::vector<std::vector<double>> train_alone(int logical) {
   FitOptions f = fit_options();
   f.save_every = f.save_every_steps = 0;
   f.save_last = f.save_best = false;
-  std::vector<std::vector<double>> after{weights_of(trainer)};
-  f.after_step = [&](const FitStep&) { after.push_back(weights_of(trainer)); };
-  (void)fit(trainer, train, &test, f);
-  return after;
+  Quiet found{{weights_of(trainer)}, {}};
+  Reports reports(found.reports);
+  CoordinatorOptions duties;
+  duties.listeners = {&reports};
+  Coordinator coordinator(trainer, duties);
+  f.after_step = [&](const FitStep&) { found.weights.push_back(weights_of(trainer)); };
+  (void)fit(trainer, train, &test, coordinator, f);
+  return found;
 }
-// The weights of a quiet training after each step, by their number of logical ranks.
-std::map<int, std::vector<std::vector<double>>> quiet;
+// Those of a quiet training, by its number of logical ranks.
+std::map<int, Quiet> quiet;
 
 // Fails unless the trainer has the weights that the quiet training had after the same step. With logical ranks they
 // have the same bits. Otherwise the order of the sums depends on the number of ranks.
@@ -108,7 +124,7 @@ void check_weights(Job& job, Trainer& t, const std::string& whose) {
   const std::int64_t step = t.counters().step;
   const int logical = t.options().logical_ranks;
   if (step < 0 || step > steps) job.scheduler().fail(whose + " is that of step " + std::to_string(step));
-  const auto& right = quiet.at(logical).at(static_cast<std::size_t>(step));
+  const auto& right = quiet.at(logical).weights.at(static_cast<std::size_t>(step));
   const auto weights = weights_of(t);
   double most = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) most = std::max(most, std::abs(weights[i] - right[i]));
@@ -117,25 +133,65 @@ void check_weights(Job& job, Trainer& t, const std::string& whose) {
                          std::to_string(most * 1e9) + "e-9");
 }
 
-// The job of this schedule: how it trains, the newest step that it has announced as saved, and whether the disk was
-// full.
+// The job of this schedule: how it trains, the newest step that it has announced as saved and as the best, and whether
+// the disk was full or did not sync.
 int logical_ranks = 0;
-std::int64_t saved_step = 0;
+std::int64_t saved_step = 0, best_step = 0;
 bool was_full = false, was_broken = false;
 
-// Notes which checkpoints the job announces.
-class Promises : public FitListener {
+// Checks what rank 0 reports, and notes which checkpoints the job announces.
+class Announcements : public FitListener {
  public:
-  Promises(Job& job, Trainer& trainer, const Worker& me) : job_(job), trainer_(trainer), me_(me) {}
+  Announcements(Job& job, Trainer& trainer, const Checkpoints& checkpoints, const Worker& me)
+      : job_(job), trainer_(trainer), checkpoints_(checkpoints), me_(me) {}
   void saved(const std::string&) override {
+    check_right();
     const std::int64_t step = trainer_.counters().step;
     job_.scheduler().note(me_.process->name + " has saved step " + std::to_string(step));
     saved_step = std::max(saved_step, step);
   }
+  // The numbers are those of the quiet training. The metrics of a rank that is lost are lost with it, unless each rank
+  // has the sums of all.
+  void epoch(const EpochReport& r) override {
+    check_right();
+    if (r.best && !was_full && !was_broken) best_step = r.step;
+    const auto& all = quiet.at(logical_ranks).reports;
+    if (r.epoch < 1 || r.epoch > static_cast<std::int64_t>(all.size())) fail(r, "does not exist");
+    const EpochReport& right = all[static_cast<std::size_t>(r.epoch - 1)];
+    if (r.step != right.step) fail(r, "ends with step " + std::to_string(r.step));
+    const auto differs = [](double a, double b) { return !(std::abs(a - b) <= 1e-5); };
+    if (!r.test || differs(r.test->loss, right.test->loss) || differs(r.test->top1, right.test->top1))
+      fail(r, "has a wrong evaluation");
+    const auto& workers = job_.launcher().workers();
+    const bool losses = std::any_of(workers.begin(), workers.end(),
+                                    [](const Worker& w) { return w.lost_at != never || !w.process->runs(); });
+    if (losses && logical_ranks == 0) return;
+    if (differs(r.train_loss, right.train_loss) || differs(r.train_top1, right.train_top1))
+      fail(r, "has a loss of " + std::to_string(r.train_loss) + ", not of " + std::to_string(right.train_loss));
+  }
+  // Checkpoints of removed writers do not count, because the folder records that the generation has begun.
+  void members(const MembersReport& m) override {
+    check_right();
+    if (checkpoints_.latest_generation() < m.generation && !was_full)
+      job_.scheduler().fail("generation " + std::to_string(m.generation) + " is not recorded");
+  }
+  void warning(const std::string&) override { check_right(); }
+  void step(const StepReport&) override { check_right(); }
+  void finished(double) override { check_right(); }
 
  private:
+  // Another process reports after the release of this one has arrived.
+  void check_right() const {
+    if (job_.launcher().left_since(me_) > 20 * ms && job_.launcher().checks().calm_since(me_.asked_at))
+      job_.scheduler().fail(me_.process->name + " reports after its release");
+  }
+  [[noreturn]] void fail(const EpochReport& r, const std::string& why) const {
+    job_.scheduler().fail("epoch " + std::to_string(r.epoch) + " of " + me_.process->name + " " + why);
+  }
+
   Job& job_;
   Trainer& trainer_;
+  const Checkpoints& checkpoints_;
   const Worker& me_;
 };
 
@@ -149,14 +205,19 @@ void disturb(Job& job, Disk& disk) {
   for (std::uint64_t i = 0; i < count + (loses_power ? 1 : 0); ++i) times.push_back(plan.between(0, 6 * second));
   std::sort(times.begin(), times.end());
   for (std::size_t i = 0; i < times.size(); ++i) {
-    const Nanos time = plan.between(ms, 3 * second);
-    const std::uint64_t kind = plan.below(3);
+    Nanos time = plan.between(ms, 3 * second);
+    std::uint64_t kind = plan.below(3);
     const Nanos slowest = plan.between(ms, 60 * ms);
     if (times[i] > s.now()) s.sleep(times[i] - s.now());
     if (job.launcher().is_over()) return;
     if (job.simulation().options.without.contains(100 + i)) continue;
     const std::string name = "fault " + std::to_string(100 + i) + ": ";
     const std::string span = " for " + std::to_string(time / ms) + " ms";
+    // Before a power cut, the disk often does not sync.
+    if (loses_power && i + 1 == count && plan.one_in(2)) {
+      kind = 1;
+      time = 6 * second;
+    }
     if (i == count) {
       s.note(name + "all machines lose their power");
       return job.cut_power();
@@ -190,8 +251,8 @@ int work(Job& job, Worker& me) {
   CoordinatorOptions duties;
   duties.checkpoints = &checkpoints;
   duties.audit = "audit";
-  Promises promises(job, trainer, me);
-  duties.listeners = {&promises};
+  Announcements announcements(job, trainer, checkpoints, me);
+  duties.listeners = {&announcements};
   duties.open = [&](bool) {
     std::vector<std::unique_ptr<FitListener>> logs;
     logs.push_back(std::make_unique<RunLog>(
@@ -248,6 +309,19 @@ void check_log(Job& job) {
   if (static_cast<std::int64_t>(reported.size()) + lost < epochs)
     job.scheduler().fail("the log has the lines of " + std::to_string(reported.size()) + " epochs");
 }
+// Checks that the best checkpoint exists, has the weights of its step, and is not older than the last one announced.
+void check_best(Job& job, Checkpoints& checkpoints) {
+  const auto best = checkpoints.best_step();
+  if (best.value_or(0) < best_step)
+    job.scheduler().fail("the best checkpoint is that of step " + std::to_string(best.value_or(0)) + ", not of step " +
+                         std::to_string(best_step));
+  if (!best) return;
+  ReferenceBackend backend;
+  Solo solo;
+  Trainer trainer(backend, solo, net(), trainer_options(logical_ranks));
+  checkpoints.resume_best(trainer);
+  check_weights(job, trainer, "the best checkpoint");
+}
 // Checks the newest checkpoint of a job that may have failed or stopped.
 void check_checkpoints(Job& job, bool done) {
   ReferenceBackend backend;
@@ -264,6 +338,7 @@ void check_checkpoints(Job& job, bool done) {
     job.scheduler().fail("the newest checkpoint is that of step " + std::to_string(trainer.counters().step) +
                          ", not of step " + std::to_string(least));
   check_weights(job, trainer, "the newest checkpoint");
+  check_best(job, checkpoints);
   // Another run can continue from it.
   Loader train(images.images(samples), placed(images.train_options(0, 1), logical_ranks));
   Loader test(images.images(testing::JobImages::tests), placed(images.test_options(0, 1), logical_ranks));

@@ -40,6 +40,8 @@ class RunSources {
   [[nodiscard]] BatchSource* test() const noexcept { return test_; }
   // Returns the global batch that the training source had at first.
   [[nodiscard]] std::int64_t first_batch() const noexcept { return batch_; }
+  // Returns the rows of a step of an evaluation for each rank, or for each logical rank.
+  [[nodiscard]] std::int64_t test_rows() const noexcept { return test_rows_; }
   // Returns whether the sources divide their batches among the trainer's logical ranks.
   [[nodiscard]] bool have_logical_ranks() const {
     const auto has = [&](const BatchSource* s) {
@@ -65,9 +67,11 @@ class RunSources {
     }
     remember();
   }
-  // Continues at p as one rank of `size`, in steps of this global batch. bounds: as in Placement. Without logical ranks
-  // the shares of an evaluation are equal: each rank has the memory for as many rows.
-  void start(Position p, int rank, int size, std::int64_t global_batch, const std::vector<std::int32_t>& bounds = {}) {
+  // Continues at p as one rank of `size`, in steps of this global batch. test_rows: the same on all ranks. bounds: as
+  // in Placement. Without logical ranks the shares of an evaluation are equal: each rank has the memory for as many
+  // rows.
+  void start(Position p, int rank, int size, std::int64_t global_batch, std::int64_t test_rows,
+             const std::vector<std::int32_t>& bounds = {}) {
     const auto place = [&](const BatchSource& s, std::int64_t batch) {
       Placement to = s.placement();
       to.global_batch = batch;
@@ -79,7 +83,7 @@ class RunSources {
     };
     train_->start(p, place(*train_, global_batch));
     // Keeps the rows per rank or logical rank: an evaluation with fewer ranks then needs no more memory.
-    if (test_ != nullptr) test_->start({}, place(*test_, test_rows_ * (logical_ranks_ > 0 ? logical_ranks_ : size)));
+    if (test_ != nullptr) test_->start({}, place(*test_, test_rows * (logical_ranks_ > 0 ? logical_ranks_ : size)));
   }
 
  private:

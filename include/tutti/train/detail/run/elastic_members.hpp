@@ -180,7 +180,7 @@ class ElasticMembers final : public ChangingMembers {
     parts_.schedule.follow_batch();
     const std::vector<std::int32_t> bounds = parts_.shares.begin_generation();
     run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch(),
-                       bounds);
+                       run_.share.test_rows, bounds);
     parts_.shares.restart();
     list_shares();
     // A step may now have more images than the rest of the epochs. Then the run ends, but its last work is not done

@@ -64,6 +64,7 @@ class RunMembers {
   void make_sources() {
     run_.sources.make(run_.options, run_.strategy.rank(), run_.strategy.size());
     run_.share.first_batch = run_.sources.first_batch();
+    run_.share.test_rows = run_.sources.test_rows();
     parts_.reports.resume_epoch();
   }
   // Call it after make_sources(). Starts the first generation of the job, or the only one. Returns false if no step is
@@ -76,7 +77,8 @@ class RunMembers {
     parts_.shares.begin();
     if (ends()) return false;
     if (run_.options.batch_per_worker > 0 || !run_.sources.have_logical_ranks())
-      run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch());
+      run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch(),
+                         run_.share.test_rows);
     else
       start_train();
     return true;

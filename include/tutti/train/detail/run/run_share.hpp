@@ -30,7 +30,9 @@ struct RunShare {
   StepShare step;  // the last step
   // first_batch: the global batch at the beginning of the run; the schedule counts in steps of this batch.
   // before_generations: the number that is added to a generation of the job to number the generations of the run.
-  std::int64_t first_batch = 0, before_generations = 0;
+  // test_rows: the rows of a step of an evaluation for each rank. The sources of a joining process do not know it: they
+  // are made before the number of ranks is known.
+  std::int64_t first_batch = 0, before_generations = 0, test_rows = 1;
   // 1 if the common work after the last step, such as an evaluation, is not complete yet.
   std::int64_t finish_pending = 0;
 };
