@@ -5,11 +5,11 @@
   tests/simulation/planted.py [--only NAME[,NAME...]] [--list] [--seeds 1000] [--jobs J] [--build FOLDER] [--again]
 
 Compiles each scenario once, with all of its faults (planted_faults.py) in copies of the files; TUTTI_PLANTED, the name
-of a fault, plants it in a process. A few faults have programs of their own; `hosts` needs the targets
-tutti_tools_launch, tutti_tools_command_line and tutti_compiled_core in FOLDER. Then runs seeds until one fails, and
-prints a table. FOLDER/planted/found.json stores the results, so a run that was stopped continues when it is started
-again; --again: forgets them. Exits with 1 if a fault of a scenario that exists was not found, or if a text to change is
-not in its file.
+of a fault, plants it in a process. `hosts` needs the targets tutti_tools_launch, tutti_tools_command_line and
+tutti_compiled_core in FOLDER. Then runs seeds until one fails, and prints a table. A seed that also fails without a
+fault does not count. FOLDER/planted/found.json stores the results, so a run that was stopped continues when it is
+started again; --again: forgets them. Exits with 1 if a fault of a scenario that exists was not found, or if a text to
+change is not in its file.
 """
 import argparse
 import concurrent.futures
@@ -28,10 +28,9 @@ FLAGS = ["-std=c++20", "-w", "-O1", "-UNDEBUG", "-pthread"]
 PIECE = 20  # seeds of one call
 PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", *f) for f in faults.TRAINING] +
            [("shares", *f) for f in faults.SHARES] + [("tables", *f) for f in faults.TABLES] +
-           [("hosts", *f) for f in faults.HOSTS_FAULTS] + faults.SEPARATE)
-SEPARATE = {name: (file, text, wrong) for _, name, file, text, wrong in faults.SEPARATE}
+           [("hosts", *f) for f in faults.HOSTS_FAULTS])
 # Options of the program that a fault needs.
-OPTIONS = {name: ["--rank-timeout", "1"] for name in ("short-pause-counts", "servers-keep-the-state")}
+OPTIONS = {name: ("--rank-timeout", "1") for name in ("short-pause-counts", "servers-keep-the-state")}
 SWITCH = """#pragma once
 #include <cstdlib>
 #include <string_view>
@@ -57,7 +56,7 @@ def write_sources(scenario, overlay):
     """Writes copies of the files, with all faults of a scenario. Returns the names of the faults without a place."""
     texts, missing = {}, []
     for of, name, file, text, wrong in PLANTED:
-        if of != scenario or name in SEPARATE:
+        if of != scenario:
             continue
         source = texts.setdefault(file, source_of(file).read_text())
         if source.count(text) != 1:
@@ -93,10 +92,18 @@ def compile_program(scenario, folder, build):
                     folder / scenario], check=True)
 
 
-def failing_seeds(program, seeds):
+def run_seeds(program, name, first, seeds, options):
+    """Runs seeds. Returns [(seed that fails, its line)]. name: that of the fault to plant, or empty."""
+    done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(seeds), *options], stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, "TUTTI_PLANTED": name})
+    if done.returncode not in (0, 1):
+        sys.exit(f"planted.py: {program.name}, {name or 'no fault'}: seeds from {first} ended with {done.returncode}")
+    return [(int(seed), line) for seed, line in re.findall(r"^seed (\d+): (.*)$", done.stdout, re.M)]
+
+
+def failing_seeds(program, seeds, options):
     """Returns the seeds that fail without a fault: errors of the code, which find no fault."""
-    done = subprocess.run([program, "--first-seed", "1", "--seeds", str(seeds)], stdout=subprocess.PIPE, text=True)
-    failing = {int(n) for n in re.findall(r"^seed (\d+): ", done.stdout, re.M)}
+    failing = {seed for seed, _ in run_seeds(program, "", 1, seeds, options)}
     if failing:
         print(f"{program.name}: seeds that fail without a fault, and do not count: {sorted(failing)}", flush=True)
     return failing
@@ -110,29 +117,13 @@ def compiled(scenario, build):
     return missing
 
 
-def find_separate(scenario, name, build, seeds, failing):
-    """As find(), for a fault that has a program of its own. Returns `None` if its text is not in the file."""
-    file, text, wrong = SEPARATE[name]
-    source = source_of(file).read_text()
-    if source.count(text) < 1:
-        return None
-    folder = build / "planted" / name
-    write(folder / "include", file, source.replace(text, wrong))
-    compile_program(scenario, folder, build)
-    return find(folder / scenario, name, seeds, failing)
-
-
 def find(program, name, seeds, failing):
     """Returns the first seed that fails, its line and the seconds; only the seconds if all seeds are good."""
     began = time.monotonic()
     for first in range(1, seeds + 1, PIECE):
-        done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(PIECE), *OPTIONS.get(name, [])],
-                              stdout=subprocess.PIPE, text=True, env={**os.environ, "TUTTI_PLANTED": name})
-        for seed, line in re.findall(r"^seed (\d+): (.*)$", done.stdout, re.M):
-            if int(seed) not in failing:
-                return {"seed": int(seed), "line": line, "seconds": time.monotonic() - began}
-        if done.returncode not in (0, 1):
-            return {"seed": first, "line": "no output", "seconds": time.monotonic() - began}
+        for seed, line in run_seeds(program, name, first, min(PIECE, seeds + 1 - first), OPTIONS.get(name, ())):
+            if seed not in failing:
+                return {"seed": seed, "line": line, "seconds": time.monotonic() - began}
     return {"seed": None, "line": f"not found in {seeds} seeds", "seconds": time.monotonic() - began}
 
 
@@ -146,14 +137,17 @@ def score(options, chosen):
     missing, failing = [], {}
     for scenario in {s for s, _ in todo}:
         missing += compiled(scenario, options.build)
-        failing[scenario] = failing_seeds(options.build / "planted" / scenario / scenario, options.seeds)
-    todo = [(s, name) for s, name in todo if name not in missing]
+    todo = [(options.build / "planted" / s / s, name, OPTIONS.get(name, ())) for s, name in todo if name not in missing]
+    for program, more in sorted({(program, more) for program, _, more in todo}):
+        failing[program, more] = failing_seeds(program, options.seeds, more)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        running = {pool.submit(find_separate, s, name, options.build, options.seeds, failing[s]) if name in SEPARATE else
-                   pool.submit(find, options.build / "planted" / s / s, name, options.seeds, failing[s]): name for s, name in todo}
+        running = {pool.submit(find, program, name, options.seeds, failing[program, more]): name for program, name, more in todo}
         for future in concurrent.futures.as_completed(running):
-            if (found := future.result()) is None:
-                continue
+            try:
+                found = future.result()
+            except SystemExit:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             results[running[future]] = found
             print(f"{running[future]}: seed {found['seed']}, {found['seconds']:.1f} s: {found['line']}", flush=True)
             aside = results_file.with_suffix(".new")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The faults that planted.py plants, in seven lists. A comment over an old error has the subject of its mending commit.
+"""The faults that planted.py plants, in six lists. A comment over an old error has the subject of its mending commit.
 
 A fault is: name, header below include/tutti (or a file of tools/), text in it, text with the fault. The word PLANTED
 in the latter stands for a condition that is true while the fault is planted. Without the word, an expression or
@@ -391,6 +391,3 @@ SHARES = [
     ("new-generation-keeps-shares", SHARES_OF_RUN, "  run_.trainer.set_shares(bounds);\n  // Equal",
      "  if (!PLANTED) run_.trainer.set_shares(bounds);\n  // Equal"),
 ]
-
-# Faults that are compiled one by one: scenario, name, file, text, wrong text.
-SEPARATE = []

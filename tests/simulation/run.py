@@ -15,10 +15,11 @@ how many there are; the run after a complete one begins again. FOLDER/simulation
 was stopped continues when it is started again. --shrink: leaves out faults of a seed that fails, as long as it fails, and
 prints the history of the shortest list. --night: runs all scenarios in pieces of an hour, or of --piece minutes, a
 part of each piece for each scenario. FOLDER/simulation-night.json stores the counts of each part, so a night that was
-stopped continues with the part that was running; --again: begins another night. --same: runs N seeds of all scenarios,
-or of one, in two processes each, and compares the histories byte for byte. --histories: also compares them with the
-hashes in FILE, for example those of another machine, and adds the seeds that FILE lacks. --table: prints the stored
-counts of all scenarios as a table. --score: runs planted.py. Exits with 1 if a seed fails or a history differs.
+stopped continues with the part that was running; --again: begins another night. --same: runs N seeds, divided among all
+scenarios, or of one, in two processes each, and compares the histories byte for byte. --histories: also compares them
+with the hashes in FILE, for example those of another machine, and adds the seeds that FILE lacks. FILE has the hashes of
+one git revision. --table: prints the stored counts of all scenarios as a table. --score: runs planted.py. Exits with 1
+if a seed fails or a history differs.
 """
 import argparse
 import concurrent.futures
@@ -108,7 +109,9 @@ def run(options):
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         at, running = first, {}
         while True:
-            wanted = options.jobs if options.hours is None or time.monotonic() - began < 3600 * options.hours else 0
+            # A part of a night runs seeds even if its time is over before the first one.
+            goes_on = options.hours is None or time.monotonic() - began < 3600 * options.hours
+            wanted = options.jobs if goes_on or (options.night is not None and at == first) else 0
             while len(running) < wanted and at < end:
                 count = min(PIECE, end - at)
                 running[pool.submit(call, options, at, count)] = at
@@ -139,12 +142,21 @@ def table(options):
     return 0
 
 
+def counts_of(path):
+    """Returns the counts of a run with a stored file."""
+    totals = Totals(path)
+    return {"seeds": totals.seeds, "hours": totals.seconds / 3600, "switches": totals.switches}
+
+
 def night(options):
     """Runs all scenarios in turn, and stores the counts of each part of a piece."""
     store = options.build / "simulation-night.json"
     parts = []
     if store.exists() and not options.again:
         parts = json.loads(store.read_text())
+    for scenario in [*SCENARIOS, *(part["scenario"] for part in parts if not part["done"])]:
+        options.scenario = scenario
+        program(options)  # ends this script if it is not built
     pieces = math.ceil(60 * options.night / options.piece)
     options.exhaustive, options.seeds, options.first_seed = False, None, None
     options.hours = options.piece / 60 / len(SCENARIOS)
@@ -156,21 +168,23 @@ def night(options):
         aside.replace(store)
 
     for number in range(pieces * len(SCENARIOS)):
-        piece, options.scenario = number // len(SCENARIOS) + 1, SCENARIOS[number % len(SCENARIOS)]
-        if number < len(parts) and parts[number]["done"]:
+        if number == len(parts):
+            parts.append({"piece": number // len(SCENARIOS) + 1, "scenario": SCENARIOS[number % len(SCENARIOS)],
+                          "done": False})
+        part = parts[number]
+        if part["done"]:
             continue
+        options.scenario = part["scenario"]
         totals = options.build / "simulation" / f"{options.scenario}.json"
-        if number == len(parts):  # otherwise the part was stopped: its seeds count, too
-            before = Totals(totals)
-            parts.append({"piece": piece, "scenario": options.scenario, "done": False, "seeds": -before.seeds,
-                          "hours": -before.seconds / 3600, "switches": -before.switches})
-            save()
+        now = counts_of(totals)
+        # The seeds of a part that was stopped count, unless another file is in the place of its file.
+        if any(part.get(name, -math.inf) + count < 0 for name, count in now.items()):
+            part.update({name: -count for name, count in now.items()})
+        save()
         run(options)
-        after = Totals(totals)
-        parts[number]["seeds"] += after.seeds
-        parts[number]["hours"] += after.seconds / 3600
-        parts[number]["switches"] += after.switches
-        parts[number].update(done=True, failed=after.failed)
+        for name, count in counts_of(totals).items():
+            part[name] += count
+        part.update(done=True, failed=Totals(totals).failed)
         save()
     return night_table(parts)
 
@@ -187,24 +201,44 @@ def night_table(parts):
 
 
 def history(options, scenario, seed):
-    """Runs a seed. Returns a hash of all that the program prints, which is the history and the result."""
+    """Runs a seed. Returns a hash of what the program prints: the history and the result, without the command that
+    repeats a failure, which has the path of the program."""
     options = argparse.Namespace(**{**vars(options), "scenario": scenario})
     done = subprocess.run([program(options), "--first-seed", str(seed), "--story"], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL)
-    return hashlib.sha256(done.stdout).hexdigest()[:16]
+    if done.returncode not in (0, 1) or not done.stdout:
+        sys.exit(f"run.py: {scenario}: seed {seed} ended with {done.returncode}" + (" and no output" if not done.stdout else ""))
+    lines = [line for line in done.stdout.splitlines(keepends=True) if not line.startswith(b"  repeat: ")]
+    return hashlib.sha256(b"".join(lines)).hexdigest()[:16]
+
+
+def revision():
+    """Returns the git revision of the sources, or `unknown`."""
+    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True)
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def stored_histories(path):
+    """Returns the hashes of a file, which must be those of this revision."""
+    stored = json.loads(path.read_text()) if path.exists() else {"revision": revision()}
+    if stored.get("revision") != revision():
+        sys.exit(f"run.py: {path} has the histories of revision {stored.get('revision', 'unknown')}, and this is revision {revision()}: "
+                 "name another file")
+    return stored
 
 
 def same(options):
     """Compares the histories of two processes for each seed, and those of a file."""
     names = [options.scenario] if options.scenario else SCENARIOS
     first = options.first_seed or 1
+    stored = stored_histories(options.histories) if options.histories is not None else {}
     seeds = [(names[i % len(names)], first + i // len(names)) for i in range(options.same)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         hashes = list(pool.map(lambda s: [history(options, *s) for _ in range(2)], seeds))
     differ = [seed for seed, (a, b) in zip(seeds, hashes) if a != b]
     print(f"{len(seeds) - len(differ)} of {len(seeds)} seeds have the same history in two processes")
     if options.histories is not None:
-        stored = json.loads(options.histories.read_text()) if options.histories.exists() else {}
         known = [(s, n, h) for (s, n), (h, _) in zip(seeds, hashes) if str(n) in stored.get(s, {})]
         others = [(s, n) for s, n, h in known if stored[s][str(n)] != h]
         print(f"{len(known) - len(others)} of {len(known)} seeds have the history of {options.histories}")

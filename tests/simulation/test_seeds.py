@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# takes long
 """Runs schedules of the simulation with fixed seeds, and tests that a seed repeats its history and its failure."""
 import json
 import os
@@ -9,6 +10,8 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+import planted
 
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 RUN = Path(__file__).with_name("run.py")
@@ -167,12 +170,26 @@ class Seeds(unittest.TestCase):
             seeds = sum(p["seeds"] for p in json.loads(store.read_text()))
             self.assertEqual(seeds, sum(after.values()))
             self.assertIn(f"| all | all | {seeds:,} |", done.stdout)
+            # A part that was stopped before its counts were lost begins again, and runs the scenario that it began with.
+            parts = json.loads(store.read_text())
+            parts[-1].update(done=False, scenario="members", seeds=-10**9)
+            store.write_text(json.dumps(parts))
+            (build / "simulation" / "members.json").unlink()
+            done = subprocess.run(command, text=True, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(json.loads(store.read_text())[-1]["seeds"], all_of("members"))
+            self.assertGreater(all_of("members"), 0)
+            # All programs must be there before the first part begins.
+            (build / "tests" / "simulation" / SCENARIOS[-1]).unlink()
+            done = subprocess.run([*command, "--again"], text=True, capture_output=True)
+            self.assertEqual(done.stdout, "")
+            self.assertIn(f"{SCENARIOS[-1]} is not built", done.stderr)
 
     def test_same(self):
         with tempfile.TemporaryDirectory() as folder:
             build = Path(folder)
             file = build / "histories.json"
-            self.write_stand_in(build, "stand_in", "#!/usr/bin/env bash\n[[ $2 != 3 ]] || echo $$\n")
+            self.write_stand_in(build, "stand_in", "#!/usr/bin/env bash\n[[ $2 != 3 ]] || echo $$\necho \"  repeat: $$\"\n")
             command = [sys.executable, RUN, "--scenario", "stand_in", "--build", build, "--same", "5"]
             done = subprocess.run([*command, "--histories", file], text=True, capture_output=True)
             self.assertEqual(done.returncode, 1, done.stderr)
@@ -184,7 +201,36 @@ class Seeds(unittest.TestCase):
             done = subprocess.run([*command, "--histories", file], text=True, capture_output=True)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn("6 of 6 seeds have the same history in two processes\n0 of 5 seeds", done.stdout)
-            self.assertEqual(len(json.loads(file.read_text())["stand_in"]), 6)
+            stored = json.loads(file.read_text())
+            self.assertEqual(len(stored["stand_in"]), 6)
+            # Another revision has other histories.
+            file.write_text(json.dumps({**stored, "revision": "another"}))
+            done = subprocess.run([*command, "--histories", file], text=True, capture_output=True)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn("has the histories of revision another, and this is revision ", done.stderr)
+            # A program that ends without a history, or with another code, has no result.
+            for text, said in ("echo 1; exit 3", "3"), ("exit 0", "0 and no output"), ("echo 1; kill -9 $$", "-9"):
+                self.write_stand_in(build, "stand_in", f"#!/usr/bin/env bash\n{text}\n")
+                done = subprocess.run(command, text=True, capture_output=True)
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertEqual(done.stderr, f"run.py: stand_in: seed 1 ended with {said}\n")
+
+    def test_planted(self):
+        """A seed that fails with the options of a fault, but without the fault, does not count."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "tests" / "simulation" / "stand_in"
+            self.write_stand_in(Path(folder), text="""#!/usr/bin/env bash
+[[ -z $5 ]] || { echo "seed 3: FAILED: with options"; code=1; }
+[[ -z $TUTTI_PLANTED ]] || { echo "seed 4: FAILED: with the fault"; code=1; }
+[[ $TUTTI_PLANTED != other ]] || code=5
+exit $code
+""")
+            failing = planted.failing_seeds(program, 10, ("--rank-timeout", "1"))
+            self.assertEqual(failing, {3})
+            self.assertEqual(planted.failing_seeds(program, 10, ()), set())
+            self.assertEqual(planted.find(program, "short-pause-counts", 10, failing)["seed"], 4)
+            with self.assertRaisesRegex(SystemExit, "stand_in, other: seeds from 1 ended with 5"):
+                planted.find(program, "other", 10, set())
 
     def test_histories_of_two_processes_are_equal(self):
         with tempfile.TemporaryDirectory() as folder:
