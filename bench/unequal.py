@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Measures training on unequal cores with equal shares and with --shares measured, and compares the bits.
 
-  bench/unequal.py OUT [--build build] [--steps 120] [--repeats 3] [--cases two four]
+  bench/unequal.py OUT [--build build] [--steps 120] [--repeats 3] [--batch 4] [--depth 20] [--cases two four]
 
 two: 2 ranks on a core each; a spinning process shares the second core. four: 4 ranks with quotas of processor time
 by cgroups, half as much for the last one as for each other one, on two cores 0.4, 0.4, 0.4 and 0.2 cores; it is skipped on a
@@ -15,6 +15,7 @@ a second call continues after the runs that are there. Prints a Markdown table. 
 import argparse
 import concurrent.futures
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -91,6 +92,20 @@ def limit(group, part):
         (group / "cpu.max").write_text(f"{round(PERIOD * part)} {PERIOD}")
 
 
+def remove(group):
+    """Removes a cgroup. Its last processes may end some time after the job; if they still run after a second, it stays."""
+    for _ in range(20):
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                group.rmdir()
+            except OSError as why:
+                if why.errno != errno.EBUSY:
+                    raise
+                time.sleep(0.05)
+                continue
+        return
+
+
 @contextlib.contextmanager
 def quotas(parts):
     """Gives a cgroup for each of these parts of a core. A process enters one by its file cgroup.procs."""
@@ -107,8 +122,7 @@ def quotas(parts):
         yield made
     finally:
         for folder in made:
-            if folder.exists():
-                folder.rmdir()
+            remove(folder)
 
 
 def train_both(o, out, run, cores):
@@ -153,18 +167,18 @@ def weights(run):
     return max((run / "files/checkpoints").glob("step-*")).joinpath("model.safetensors").read_bytes()
 
 
-def compare(o, out, case, ranks, places, beside, groups=()):
+def compare(o, out, case, ranks, places, load, groups=()):
     """Runs a case with equal and with measured shares, and in one process: with processes that have no quotas, on each place at the
-    same time. beside(): what runs at the same time. Returns a row of the table."""
+    same time. load(): the processes that share the cores meanwhile. Returns a row of the table."""
     rates, found, ends, sums = {"equal": [], "measured": []}, [], set(), []
     for turn in range(o.repeats):
-        with beside():
+        with load():
             both, weights_of_one = train_both(o, out, out / f"{case}-both-{turn}", places[:1] if groups else places)
             sums.append(both)
             ends.update(weights_of_one)
         for shares, seen in rates.items():
             run = out / f"{case}-{shares}-{turn}"
-            with beside():
+            with load():
                 train(o, out, run, ranks, places, shares, groups)
             seen.append(rate_of(run / "files"))
             ends.add(weights(run))
@@ -208,7 +222,7 @@ def main():
         return 4
     out = o.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    load = os.getloadavg()
+    before = os.getloadavg()
     print("| case | equal, images/s | measured | shares | best split | of the best | both | of both | bits |\n"
           "|---|---|---|---|---|---|---|---|---|")
     for case in o.cases:
@@ -216,7 +230,7 @@ def main():
             print(two(o, out, cores) if case == "two" else four(o, out, cores), flush=True)
         except NoQuotas as why:
             print(f"| {case} | skipped: {why} | | | | | | | |", flush=True)
-    print(f"\nload before and after: {load[0]:.2f}, {os.getloadavg()[0]:.2f}; {len(cores)} cores; {time.strftime('%F')}")
+    print(f"\nload before and after: {before[0]:.2f}, {os.getloadavg()[0]:.2f}; {len(cores)} cores; {time.strftime('%F')}")
     return 0
 
 

@@ -6,7 +6,8 @@ import spot_model
 import spot_traces
 
 
-# The defaults of options that have no meaning without Spot instances.
+# The defaults of options that have no meaning without Spot instances. The times are rounded from bench/RESULTS.md: a join, and as
+# a loss with tutti SIGKILL of rank 0, which takes longer than a leave with notice (0.13 s), with restarts a leave with notice (torchrun).
 DEFAULTS = {"replacement_minutes": 10, "pause_seconds": 0.3, "join_seconds": 0.3, "restart_seconds": 46, "restart_join_seconds": 11,
             "checkpoint_seconds": 2}
 
