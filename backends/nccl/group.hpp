@@ -88,6 +88,7 @@ class NcclGroup {
       // The priority is slightly higher than that of the device's own stream: operations for which other ranks wait
       // start as soon as the GPU has room.
       cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, -1), "a stream for NCCL");
+      device.share_steps(o.size);
     } catch (...) {
       abort();
       throw;
@@ -97,6 +98,7 @@ class NcclGroup {
   ~NcclGroup() {
     // NCCL waits until no graph contains its operations.
     device_.forget_captured();
+    device_.share_steps(1);
     if (comm() != nullptr && !failed()) {
       try {
         settle(ncclCommFinalize(comm()), "ncclCommFinalize", "end");
@@ -175,6 +177,7 @@ class NcclGroup {
     // Only the first call aborts, because the abort destroys the communicator.
     auto* c = comm_.exchange(nullptr);
     if (c == nullptr) return;
+    device_.share_steps(1);
     // NCCL stops its kernels, and then waits until no graph contains its operations. A graph must not be destroyed
     // while it runs one of them. So the abort and the destruction of graphs run at the same time.
     try {

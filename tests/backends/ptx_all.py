@@ -24,9 +24,9 @@ PROGRAMS = ["golden/test_golden_emulated", *(f"backends/test_{t}" for t in (
 FOR_EACH_ARCHITECTURE = PROGRAMS[:2]
 
 
-def identity(program):
-    """Returns a hash of what a result depends on."""
-    h = hashlib.sha256(program.read_bytes())
+def identity(program, nvrtc):
+    """Returns a hash of what a result depends on; nvrtc: NVRTC's version and options."""
+    h = hashlib.sha256(program.read_bytes() + nvrtc)
     for file in sorted(EMULATOR.glob("ptx*")):
         h.update(file.read_bytes())
     return h.hexdigest()[:16]
@@ -53,7 +53,8 @@ def main():
         return have
     worst, lines = 0, []
     for architecture in architectures:
-        if subprocess.run([sys.executable, EMULATOR / "ptx_nvrtc.py", str(architecture)]).returncode != 0:
+        nvrtc = subprocess.run([sys.executable, EMULATOR / "ptx_nvrtc.py", str(architecture)], stdout=subprocess.PIPE)
+        if nvrtc.returncode != 0:
             lines.append(f"sm_{architecture:<4} skipped: no NVRTC for it")
             continue
         for name in PROGRAMS if architecture == architectures[0] else FOR_EACH_ARCHITECTURE:
@@ -62,7 +63,7 @@ def main():
             if not program.exists():
                 lines.append(f"sm_{architecture:<4} {program.name:28} skipped: it is not built")
                 continue
-            key = identity(program)
+            key = identity(program, nvrtc.stdout)
             if not (result.exists() and result.read_text().split()[:2] == ["0", key]):
                 began = time.monotonic()
                 code = run(program, architecture, result.with_suffix(".log"))

@@ -85,11 +85,11 @@ TEST_CASE("cuDNN plans the bf16 convolutions of ResNet-50 for an H100") {
   if (!no_stand_in())
     check_plans("h100", testing::resnet50_shapes(256, DType::bf16).convolutions, DType::bf16, false, false);
 }
-TEST_CASE("cuDNN plans the f16 convolutions of ResNet-50 for an L4") {
+TEST_CASE("cuDNN plans the f16 convolutions of ResNet-50 for an L4" * doctest::test_suite("nightly")) {
   if (!no_stand_in())
     check_plans("l4", testing::resnet50_shapes(256, DType::f16).convolutions, DType::f16, false, false);
 }
-TEST_CASE("cuDNN plans the exact f32 convolutions of ResNet-50 for an RTX 4090") {
+TEST_CASE("cuDNN plans the exact f32 convolutions of ResNet-50 for an RTX 4090" * doctest::test_suite("nightly")) {
   if (!no_stand_in())
     check_plans("rtx4090", testing::resnet50_shapes(256, DType::f32).convolutions, DType::f32, true, false);
 }

@@ -48,8 +48,12 @@ void on_ranks(int size, const std::function<void(DeviceMemory&, NcclCommunicator
   const auto said = emulator::run_ranks(size, [&](int rank) {
     DeviceMemory m(0);
     TcpRendezvous meet({"127.0.0.1", port, "job", "a secret of the tests", rank, size, 20s});
-    NcclCommunicator c(m.device(), {.rank = rank, .size = size, .deadline = 60s}, std::ref(meet));
-    f(m, c);
+    {
+      NcclCommunicator c(m.device(), {.rank = rank, .size = size, .deadline = 60s}, std::ref(meet));
+      require(m.device().ranks() == size, "a captured step holds operations of all ranks");
+      f(m, c);
+    }
+    require(m.device().ranks() == 1, "no other rank shares steps after the end");
   });
   for (const std::string& s : said) CHECK(s == "");
 }
@@ -271,6 +275,7 @@ TEST_CASE("an interrupt ends a wait of the host, and the communicator is aborted
       nccl.finalized = nccl.aborted = 0;
       NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 600s}, std::ref(meet));
       if (rank == 1) ::_exit(0);  // it never arrives
+      require(m.device().ranks() == 2, "a captured step holds operations of two ranks");
       const auto start = std::chrono::steady_clock::now();
       Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "bucket");
       std::thread other([&] {
@@ -286,6 +291,7 @@ TEST_CASE("an interrupt ends a wait of the host, and the communicator is aborted
       later = message([&] { c.wait_until([] { return false; }, "a step"); });
       require(contains(later, "[a step]"), "a captured step: " + later);
       require(nccl.aborted == 1, "who waited has aborted it");
+      require(m.device().ranks() == 1, "no other rank shares steps after the abort");
     }
     require(nccl.aborted == 1 && nccl.finalized == 0, "its end");
   });

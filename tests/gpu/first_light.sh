@@ -3,18 +3,20 @@
 # The first half hour on a GPU: packs the programs here, and runs them there in four short calls.
 usage() {
   cat <<'EOF'
-usage: tests/gpu/first_light.sh pack HEADERS_DIR [DATA]   builds the programs and packs them into build/first-light.tar.xz
-       tests/gpu/first_light.sh call 1|2|3|4              on the machine with the GPU, in a copy of this tree
-       tests/gpu/first_light.sh --rehearse [ARCHIVE]      all four calls here, with stand-ins for the GPU and its tools
+usage: tests/gpu/first_light.sh pack [--largest MB] HEADERS_DIR [DATA]
+       builds the programs and packs them into build/first-light.tar.xz
+       tests/gpu/first_light.sh call 1|2|3|4          on the machine with the GPU, in a copy of this tree
+       tests/gpu/first_light.sh --rehearse [ARCHIVE]  all four calls here, with stand-ins for the GPU and its tools
 
+  --largest MB  the largest size of the archive, in units of 2^20 bytes (default: 64)
   HEADERS_DIR   as for tests/gpu/run.sh; DATA: folder with CIFAR-10 as train.rec.xz and val.rec.xz, which is packed too
   ARCHIVE       the archive that --rehearse uses; without it the programs are stand-ins too
 
 call 1 (3 minutes): the machine and the GPU, compared with the description with which plans were made; the tests of
 memory, ResNet and graphs; one measurement. 2 (7): conformance, steps, fusions, the first step. 3 (6): PyTorch, eager
-first, beside our steps; CIFAR-10. 4 (5): Nsight Compute, memcheck and racecheck, nets of PyTorch, NCCL on all GPUs.
+first, next to our steps; CIFAR-10. 4 (5): Nsight Compute, memcheck and racecheck, nets of PyTorch, NCCL on all GPUs.
 Each call writes into $OUT (default: build/gpu/out), line by line, so a call that is cut short leaves what it has.
-Exit status: 0, 1 if a part failed, 2 for wrong options or a missing or too large archive.
+Exit status: 0, 1 if a part failed or did not run, 2 for wrong options or a missing or too large archive.
 EOF
 }
 set -uo pipefail
@@ -22,7 +24,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${TUTTI_GPU_BUILD:-$root/build/gpu}
 out=${OUT:-$build/out}
 archive=${TUTTI_GPU_ARCHIVE:-$root/build/first-light.tar.xz}
-largest=$((64 << 20)) # bytes that a machine takes along
+largest=$((64 << 20)) # the largest size of the archive in bytes
 die() {
   echo "first_light.sh: $*" >&2
   exit 2
@@ -32,6 +34,11 @@ minutes=(0 3 7 6 5)
 parts=("" "" "conformance,step,fusion,first-step,libraries" "step,torch,cifar10" "bandwidth,sanitizer,golden,nccl,allreduce")
 
 pack() {
+  if [[ ${1:-} == --largest ]]; then
+    [[ ${2:-} =~ ^[1-9][0-9]{0,6}$ ]] || die "--largest wants a number of MB, got '${2:-}'"
+    largest=$(($2 << 20))
+    shift 2
+  fi
   [[ -d ${1:-} ]] || die "no folder of headers '${1:-}'"
   [[ -z ${2:-} || -d ${2:-} ]] || die "no folder of data '${2:-}'"
   local from=$root/build/gpu-pack work t f
@@ -55,7 +62,7 @@ pack_folder() {
   XZ_OPT=-6 tar -cJf "$archive" -C "$1" .
   local bytes
   bytes=$(stat -c %s "$archive")
-  ((bytes <= largest)) || die "$archive has $bytes bytes, and a machine takes at most $largest"
+  ((bytes <= largest)) || die "$archive has $bytes bytes, and --largest allows $largest bytes"
   echo "$archive: $((bytes >> 10)) KiB, $(find "$1" -type f | wc -l) files"
 }
 unpack() {
@@ -74,7 +81,7 @@ line() { echo "$((SECONDS - start)) s: $*" | tee -a "$out/first.txt"; }
 # part NAME SECONDS COMMAND...: runs a command for at most so many seconds; its last lines become lines of the results.
 part() {
   local name=$1 limit=$2 status=0 left=$((minutes[1] * 60 - 10 - SECONDS + start))
-  ((left > 0)) || { line "$name: no time is left" && return; }
+  ((left > 0)) || { line "$name: no time is left" && failed=1 && return 1; }
   ((limit <= left)) || limit=$left
   timeout --kill-after=5 "$limit" "${@:3}" >"$out/first-$name.log" 2>&1 || status=$?
   ((status == 0)) || failed=1
@@ -163,13 +170,13 @@ rehearse() {
     echo "call $n: status $status, $((SECONDS - began)) s since the start, limit $((minutes[n] * 60)) s, $(find "$work/out$n" -type f 2>/dev/null | wc -l) files"
     ((status == 0)) || all=1
   done
-  echo "rehearsed in $((SECONDS - began)) s; the calls have at most $((minutes[1] + minutes[2] + minutes[3] + minutes[4])) minutes of device time"
+  echo "rehearsed in $((SECONDS - began)) s; the calls have at most $((minutes[1] + minutes[2] + minutes[3] + minutes[4])) minutes of GPU time"
   return $all
 }
 
 case ${1:-} in
   -h | --help) usage ;;
-  pack) pack "${2:-}" "${3:-}" ;;
+  pack) pack "${@:2}" ;;
   call) call "${2:-}" ;;
   --rehearse) rehearse "${2:-}" ;;
   machine) machine ;;

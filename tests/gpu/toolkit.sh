@@ -62,7 +62,7 @@ cuda_arguments() {
   local root chosen="" library="" include part folder
   while read -r root; do
     include=$(header_folder cuda_runtime_api.h "$root") || break
-    case $include in "$root"/*) ;; *) continue ;; esac
+    case $include in "$root/include" | "$root"/targets/*) ;; *) continue ;; esac
     library=$(runtime_library "$root") && chosen=$root && break
   done < <(cuda_roots)
   if [[ -z $chosen ]]; then

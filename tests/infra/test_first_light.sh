@@ -22,7 +22,7 @@ light --rehearse >"$work/rehearsal" 2>&1 || status=$?
 cat "$work/rehearsal"
 [[ $status == 0 ]] || fail "status $status"
 for n in 1 2 3 4; do grep -q "^call $n: status 0, " "$work/rehearsal" || fail "call $n"; done
-grep -q 'the calls have at most 2[0-2] minutes of device time' "$work/rehearsal" || fail "too much device time"
+grep -q 'the calls have at most 2[0-2] minutes of GPU time' "$work/rehearsal" || fail "too much GPU time"
 for want in 'device: status 0: NVIDIA H100 80GB HBM3 as h100.json: as planned' 'step: status 0: .*"images_per_second": 6000.0' \
   'torch +ok' 'ratio +2.00x eager' 'sanitizer +ok .*memcheck: no error. racecheck: no error' '2 GPUs trained together'; do
   grep -qE "$want" "$work/rehearsal" || fail "no line '$want'"
@@ -37,7 +37,11 @@ echo "[doctest] test cases: 3 | 2 passed | 1 failed | 0 skipped"
 exit 1
 EOF
 tar -cJf "$work/packed.tar.xz" -C "$work/packed" .
-call() { PATH=$work/bin:$PATH OUT=$work/out TUTTI_GPU_BUILD=$work/gpu TUTTI_GPU_ARCHIVE=$work/packed.tar.xz light call "$@"; }
+on_gpu=(env PATH="$work/bin:$PATH" OUT="$work/out" TUTTI_GPU_BUILD="$work/gpu" TUTTI_GPU_ARCHIVE="$work/packed.tar.xz")
+call() { "${on_gpu[@]}" bash "$root/tests/gpu/first_light.sh" call "$@"; }
+# The limits of time leave a program in its process group, so that the end of the group ends it.
+printf '#!/bin/bash\nexec "%s" --foreground "$@"\n' "$(command -v timeout)" >"$work/bin/timeout"
+chmod +x "$work/bin/timeout"
 status=0
 call 1 >"$work/printed" 2>&1 || status=$?
 [[ $status == 1 ]] || fail "a part failed, and the status is $status"
@@ -51,12 +55,10 @@ exec sleep 600
 EOF
 tar -cJf "$work/packed.tar.xz" -C "$work/packed" .
 rm -rf "$work/out"
-call 1 >"$work/printed" 2>&1 &
+setsid "${on_gpu[@]}" bash "$root/tests/gpu/first_light.sh" call 1 >"$work/printed" 2>&1 &
 pid=$!
 while [[ ! -e $work/begun ]] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
-children=$(pgrep -P $pid || true)
-kill -9 $pid
-for c in $children; do kill -- "$c" 2>/dev/null || true; done
+kill -9 -- -$pid
 wait $pid 2>/dev/null || true
 grep -q 'libraries: status 0' "$work/out/first.txt" || fail "a call that was ended left: $(cat "$work/out/first.txt")"
 
@@ -73,10 +75,23 @@ refused "no archive $work/none" env TUTTI_GPU_ARCHIVE="$work/none" OUT="$work/ou
 refused "no folder of headers" light pack "$work/none"
 refused "no archive $work/none" light --rehearse "$work/none"
 refused "cannot be unpacked" env TUTTI_GPU_ARCHIVE="$work/printed" OUT="$work/out" TUTTI_GPU_BUILD="$work/gpu" bash "$root/tests/gpu/first_light.sh" call 2
-# The same functions with a smaller limit.
-sed -e '/^case ${1:-} in/,$d' -e 's/64 << 20/64/' "$root/tests/gpu/first_light.sh" >"$work/functions"
+refused "a number of MB, got 'much'" light pack --largest much "$work"
+# With a stand-in that builds no program, and data of slightly more than 1 MB.
+mkdir -p "$work/copy/tests/gpu" "$work/data"
+cp "$root/tests/gpu/first_light.sh" "$work/copy/tests/gpu"
+printf '#!/bin/bash\n' >"$work/copy/tests/gpu/run.sh" && chmod +x "$work/copy/tests/gpu/run.sh"
+head -c $(((1 << 20) + 4096)) /dev/urandom >"$work/data/train.rec.xz"
+packed=("$work/copy/tests/gpu/first_light.sh" pack)
+refused "bytes, and --largest allows 1048576 bytes" "${packed[@]}" --largest 1 "$work" "$work/data"
+"${packed[@]}" "$work" "$work/data" >"$work/printed" 2>&1 || fail "1 MB is too large: $(cat "$work/printed")"
+
+echo "== a part for which no time is left is a failure"
+sed -e '/^case ${1:-} in/,$d' -e 's/^minutes=(0 3/minutes=(0 0/' "$root/tests/gpu/first_light.sh" >"$work/functions"
+mkdir -p "$work/out"
+status=0
 # shellcheck disable=SC2016  # the inner shell expands it
-refused "and a machine takes at most 64" env TUTTI_GPU_ARCHIVE="$work/large.tar.xz" bash -c 'source "$1/functions" && pack_folder "$1/packed"' _ "$work"
+got=$(env OUT="$work/out" bash -c 'source "$1/functions" && part late 10 true; exit $failed' _ "$work") || status=$?
+[[ $status == 1 && $got == *"late: no time is left"* ]] || fail "status $status: $got"
 
 echo "$failures failed"
 exit $((failures > 0))

@@ -209,18 +209,27 @@ chmod +x "$work"/far/cuda/bin/*
 files "$work/site/nvidia" cuda_runtime/include/cuda_runtime_api.h cuda_runtime/lib/libcudart.so.12 cuda_nvrtc/include/nvrtc.h \
   cublas/include/cublasLt.h cudnn/include/cudnn.h nccl/include/nccl.h cuda_nvcc/include/crt/host_defines.h
 files "$work/site13/nvidia/cu13" include/cuda_runtime_api.h lib/libcudart_static.a "${parts[@]}"
+# Python without the packages of this machine; those in PYTHONPATH stay.
+fake plain-python <<EOF
+#!/bin/bash
+exec "$python" -S "\$@"
+EOF
 # found CODE [FOLDER]: runs CODE with toolkit.sh's functions, without the toolkits of this machine, FOLDER first in PATH.
 found() {
   # shellcheck disable=SC2016  # the inner shell expands it
   env -u CUDA_HOME -u CUDA_PATH PATH="${2:+$2:}/usr/bin:/bin" bash -c 'source "$1/tests/gpu/toolkit.sh"
     toolkits=() system_folder=/nowhere
     find_pip_folders "$2"
-    eval "$3"' _ "$root" "$python" "$1" 2>&1 || true
+    eval "$3"' _ "$root" "$work/bin/plain-python" "$1" 2>&1 || true
 }
 if [[ ! -e /usr/bin/nvcc ]]; then
   [[ $(found cuda_arguments) == "no folder has both"* ]] || fail "without CUDA: $(found cuda_arguments)"
   [[ $(found cuda_arguments "$work/far/cuda/bin") == *"INCLUDE_DIR=$work/far/cuda/include
 -DCUDAdnn_LIBRARY=$work/far/cuda/lib64/libcudart_static.a"* ]] || fail "next to nvcc: $(found cuda_arguments "$work/far/cuda/bin")"
+  # A header in one folder and a library in a folder around it may be of two versions.
+  files "$work/around" cuda/include/cuda_runtime_api.h lib64/libcudart_static.a
+  got=$(found "toolkits=('$work/around/cuda') system_folder='$work/around'; cuda_arguments")
+  [[ $got == "no folder has both"* ]] || fail "a header and a library of two versions: $got"
   [[ $(found "tool compute-sanitizer" "$work/far/cuda/bin") == "$work/far/cuda/bin/compute-sanitizer" ]] || fail "a tool next to nvcc"
   got=$(PYTHONPATH=$work/site found cuda_arguments)
   for want in "CUDAdnn_INCLUDE_DIR=$work/site/nvidia/cuda_runtime/include" "LIBRARY=$work/site/nvidia/cuda_runtime/lib/libcudart.so.12" \

@@ -186,11 +186,25 @@ void replace_text(std::string& source) {
   replace_all(source, texts.substr(0, middle), texts.substr(middle + 1));
 }
 
+// Returns the output of a shell's command.
+std::string output_of(const std::string& command) {
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) give_up("no shell for " + command);
+  std::string text;
+  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text.push_back(static_cast<char>(c));
+  ::pclose(pipe);
+  return text;
+}
+
 bool build_from_ptx(Program& p) {
   const std::filesystem::path scripts = std::filesystem::path(TUTTI_SOURCE_DIR) / "tests" / "backends" / "emulator";
   const char* const named = std::getenv("TUTTI_PTX_ARCH");
   const std::string architecture = named != nullptr && *named != '\0' ? named : "90";
-  std::string text = p.source, names, key = architecture;
+  // The versions and options of NVRTC and of the compiler.
+  static const std::string tools = output_of("TUTTI_BUILD_DIR=" + quoted(TUTTI_BUILD_DIR) + " python3 " +
+                                             quoted((scripts / "ptx_nvrtc.py").string()) + " " + quoted(architecture) +
+                                             "; " + compiler() + " --version");
+  std::string text = p.source, names, key = architecture + compiler() + tools;
   replace_text(text);
   p.symbols.clear();
   for (std::size_t i = 0; i < p.kernels.size(); ++i) {

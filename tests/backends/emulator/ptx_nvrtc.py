@@ -22,15 +22,28 @@ def _places(version):
     yield from map(str, build.glob(f"venv/backends/lib/*/site-packages/nvidia/*/lib/{name}"))
 
 
+def supported(nvrtc):
+    """Returns the architectures for which an NVRTC compiles."""
+    count = ctypes.c_int()
+    nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    all_of_them = (ctypes.c_int * count.value)()
+    nvrtc.nvrtcGetSupportedArchs(all_of_them)
+    return list(all_of_them)
+
+
 def library(architecture=90):
     """Returns NVRTC: the newest version that compiles for the architecture. Raises a CompileError without one."""
     tried = []
     for version in (v for v, oldest in OLDEST.items() if architecture >= oldest):
         for place in _places(version):
             try:
-                return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
+                nvrtc = ctypes.CDLL(place)
             except OSError:
                 tried.append(place)
+                continue
+            if architecture in supported(nvrtc):
+                return nvrtc
+            tried.append(f"{place}, which does not support it")
     raise CompileError(f"no NVRTC for sm_{architecture}, looked for {', '.join(tried)}")
 
 
@@ -38,6 +51,13 @@ def options(architecture):
     text = (ROOT / "backends" / "cuda" / "nvrtc.hpp").read_text()
     listed = re.search(r"static std::vector<std::string> options.*?return \{(.*?)\};", text, re.S)[1]
     return [f"--gpu-architecture=compute_{architecture}"] + [o for o in re.findall(r'"(--[^"]*)"', listed) if not o.endswith("sm_")]
+
+
+def identity(architecture):
+    """Returns what the PTX of a source depends on: NVRTC's version and the options."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library(architecture).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"NVRTC {major.value}.{minor.value} {' '.join(options(architecture))}"
 
 
 def compile_to_ptx(source, names, architecture):
@@ -72,9 +92,9 @@ def compile_to_ptx(source, names, architecture):
 
 
 if __name__ == "__main__":
-    # ptx_nvrtc.py [ARCHITECTURE]: status 77 and the reason if there is no NVRTC for it.
+    # ptx_nvrtc.py [ARCHITECTURE]: NVRTC's version and its options; status 77 and the reason if there is no NVRTC for it.
     try:
-        library(int(sys.argv[1]) if len(sys.argv) > 1 else 90)
+        print(identity(int(sys.argv[1]) if len(sys.argv) > 1 else 90), flush=True)
     except CompileError as error:
         print(f"SKIP: {error}")
         sys.exit(77)
