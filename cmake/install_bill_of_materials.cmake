@@ -2,7 +2,7 @@
 # Part of an installation: writes the bill of materials to the folder of the documents. After the programs' shared libraries are
 # installed, it lists these too and copies their licences.
 include("${CMAKE_CURRENT_LIST_DIR}/source_date.cmake")
-if(NOT tutti_python)
+if(NOT tutti_python OR NOT EXISTS "${tutti_python}")
   message(STATUS "Not installed, because it takes python3: the bill of materials")
   return()
 endif()
@@ -21,7 +21,11 @@ if(tutti_libraries_dir AND IS_DIRECTORY "${prefix}/${tutti_libraries_dir}")
 endif()
 execute_process(
   COMMAND "${tutti_python}" "${CMAKE_CURRENT_LIST_DIR}/bill_of_materials.py" --dependencies "${tutti_build_dir}/dependencies.tsv"
-          --version ${tutti_version} --out "${made}/tutti.spdx.json" ${bundled} COMMAND_ERROR_IS_FATAL ANY)
+          --version ${tutti_version} --out "${made}/tutti.spdx.json" ${bundled} RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  file(REMOVE_RECURSE "${made}")
+  message(FATAL_ERROR "the bill of materials cannot be made: ${status}")
+endif()
 file(GLOB files "${made}/*")
 file(INSTALL ${files} DESTINATION "${doc}")
 file(REMOVE_RECURSE "${made}")

@@ -17,7 +17,11 @@ while (($#)); do
     --build | --only | --keep)
       [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" none
       case $1 in
-        --build) build=$(cd "$2" && pwd) && options+=(--build "$build") ;;
+        --build)
+          [[ -f $2/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$2"
+          build=$(cd "$2" && pwd)
+          options+=(--build "$build")
+          ;;
         --only) options+=(--only "$2") ;;
         *) keep=$2 ;;
       esac
@@ -48,7 +52,9 @@ mkdir -p "$work/t" "$work/second temporary folder" "$work/home"
 say "the first build"
 (umask 022 && env "TMPDIR=$work/t" TZ=UTC LC_ALL=C "$first/infra/package/make_all.sh" --out "$packages/first" "${options[@]}")
 say "the second build"
-(umask 077 && env "TMPDIR=$work/second temporary folder" TZ=Asia/Tokyo LC_ALL=C.UTF-8 "HOME=$work/home" PYTHONHASHSEED=7 \
+# A language with another order of names than C, if one is installed.
+language=$(locale -a 2>/dev/null | grep -vE '^(C|POSIX)(\.|$)' | grep -iE -m 1 'utf-?8$' || true)
+(umask 077 && env "TMPDIR=$work/second temporary folder" TZ=Asia/Tokyo "LC_ALL=${language:-C.UTF-8}" "HOME=$work/home" PYTHONHASHSEED=7 \
   "$second/infra/package/make_all.sh" --out "$packages/second" "${options[@]}")
 
 different=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Makes every package of a release, with their checksums and the versions of the packages that this machine has:
+# Makes every package of a release except archives for CUDA, with their checksums and the versions of this machine's packages:
 #   make_all.sh [--out FOLDER] [--build DIR [--native]] [--only KIND,...]
 # --out FOLDER   an empty or a new folder                              packages
 # --build DIR    takes the programs of this build; without it they are built, in build/package/build
@@ -38,6 +38,7 @@ if [[ -n $only ]]; then
     [[ " ${kinds[*]} " == *" $kind "* ]] || fail 2 --only "kinds of ${kinds[*]}" "$kind"
   done
 fi
+if [[ -n $build && ! -f $build/CMakeCache.txt ]]; then fail 2 --build "a folder that CMake has configured" "$build"; fi
 makes() { [[ " ${chosen[*]} " == *" $1 "* ]]; }
 mkdir -p "$out"
 [[ -z $(ls -A "$out") ]] || fail 2 --out "an empty folder" "$out, which has files"
@@ -56,6 +57,11 @@ if [[ -z $build ]] && { makes deb || makes tgz || makes archive; }; then
 elif makes archive; then
   "$root/infra/package/make_package.sh" --build "$build" "${native[@]}" --out "$archive"
 fi
+# changes: prints the files that differ from the commit, and new files in the folders that packages are made of.
+changes() {
+  git -C "$root" --no-optional-locks status --porcelain --untracked-files=no
+  git -C "$root" ls-files --others --exclude-standard -- backends cmake datasets examples include infra src tools
+}
 # packs GENERATOR PATTERN: makes a package with cpack.
 packs() {
   if ! cpack --config "$build/CPackConfig.cmake" -B "$work/$1" -G "$1" >"$work/log" 2>&1; then
@@ -93,11 +99,21 @@ fi
 (cd "$out" && find . -maxdepth 1 -type f -printf '%f\n' | LC_ALL=C sort | xargs sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
 {
   echo "source_date_epoch $SOURCE_DATE_EPOCH"
-  echo "commit $(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)"
-  if [[ -n $build ]]; then sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=/compiler /p' "$build/CMakeCache.txt"; fi
-  c++ --version | sed -n '1s/^/compiler version /p'
-  cmake --version | sed -n 1p
-  python3 -c 'import sys, zlib; print("python", sys.version.split()[0], "zlib", zlib.ZLIB_RUNTIME_VERSION)'
+  commit=unknown
+  if [[ -e $root/.git ]] && commit=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown) && [[ $commit != unknown ]]; then
+    if [[ -n $(changes) ]]; then commit+=" with changes"; fi
+  fi
+  echo "commit $commit"
+  compiler=c++
+  if [[ -n $build ]]; then
+    compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
+    echo "compiler $compiler"
+  fi
+  if command -v "$compiler" >/dev/null; then "$compiler" --version | sed -n '1s/^/compiler version /p'; fi
+  if command -v cmake >/dev/null; then cmake --version | sed -n 1p; fi
+  if command -v python3 >/dev/null; then
+    python3 -c 'import sys, zlib; print("python", sys.version.split()[0], "zlib", zlib.ZLIB_RUNTIME_VERSION)'
+  fi
   if command -v dpkg-query >/dev/null; then LC_ALL=C dpkg-query -W -f '${Package}:${Architecture} ${Version}\n' | LC_ALL=C sort; fi
 } >"$out/BUILDINFO"
 chmod 644 "$out"/*

@@ -27,6 +27,9 @@ while (($#)); do
 done
 [[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in an existing folder" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
+for program in cmake python3; do
+  command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake python3"
+done
 set_source_date
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

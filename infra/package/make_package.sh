@@ -187,6 +187,8 @@ if [[ -n $needs_mpi ]]; then
   for plugin in "$(of_mpi pkglibdir)"/mca_*.so; do
     case $(basename "$plugin") in
       *ucx* | *ofi* | *psm* | *openib* | *slurm* | *flux* | *gridengine* | *simulator* | *monitoring*) continue ;;
+      # Plugins of OpenSHMEM's library, which no program here uses.
+      mca_atomic_* | mca_memheap_* | mca_scoll_* | mca_spml_* | mca_sshmem_*) continue ;;
     esac
     cp -L "$plugin" "$mpi/lib/openmpi"
   done

@@ -18,7 +18,7 @@ for file in "$@"; do
   case $file in
     *.deb)
       dpkg-deb -R "$file" "$work/in/package"
-      sort -k 2 -o "$work/in/package/DEBIAN/md5sums" "$work/in/package/DEBIAN/md5sums"
+      LC_ALL=C sort -k 2 -o "$work/in/package/DEBIAN/md5sums" "$work/in/package/DEBIAN/md5sums"
       same_for_all "$work/in/package"
       dpkg-deb --root-owner-group -Zgzip -z6 -b "$work/in/package" "$work/new" >/dev/null
       mv "$work/new" "$file"

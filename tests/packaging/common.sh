@@ -17,6 +17,16 @@ fail() {
   exit 1
 }
 
+# names_folder FOLDER FILE...: prints the files that contain FOLDER as a path of its own. Finds nothing if FOLDER is directly
+# below the root, because texts and programs name /src or /tutti for other reasons.
+names_folder() {
+  local folder
+  [[ $1 == /*/* ]] || return 1
+  folder=$(printf %s "$1" | sed 's/[].[*^$+?(){}|\\]/\\&/g')
+  shift
+  LC_ALL=C grep -arlE "(^|[^A-Za-z0-9_./-])$folder([^A-Za-z0-9_.-]|$)" "$@"
+}
+
 # Prints the components with an installed library, separated by ';'.
 components() {
   local component found=()

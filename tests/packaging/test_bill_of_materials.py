@@ -140,6 +140,23 @@ class Bill(unittest.TestCase):
         (libraries / "libc.so.6").write_bytes(b"\x7fELF")
         self.assertNotEqual(json.loads(self.write(*arguments)[1].read_text())["documentNamespace"], spdx["documentNamespace"])
 
+    def test_installation_without_a_bill(self):
+        """An error removes the temporary folder. A python3 that is gone is not an error."""
+        python, build = self.work / "python", self.work / "build"
+        build.mkdir()
+        python.write_text('#!/bin/sh\nwhile [ "$1" != --out ]; do shift; done\nmkdir -p "${2%/*}"\nexit 3\n')
+        python.chmod(0o755)
+        command = ["cmake", f"-Dtutti_python={python}", f"-Dtutti_build_dir={build}", "-Dtutti_doc_dir=doc", "-Dtutti_version=1",
+                   f"-DCMAKE_INSTALL_PREFIX={self.work / 'prefix'}", "-P", ROOT / "cmake" / "install_bill_of_materials.cmake"]
+        done = subprocess.run(command, text=True, capture_output=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("the bill of materials cannot be made: 3", done.stderr)
+        self.assertEqual(list(build.iterdir()), [])
+        python.unlink()
+        done = subprocess.run(command, text=True, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Not installed, because it takes python3", done.stdout + done.stderr)
+
     def test_wrong_input(self):
         table = self.work / "table"
         for text, tells in (("a\tb\n", "line 1"), ("Eigen\t3.4\tMPL-2.0\tby magic\t\t\n", "linked as one of header-only"),
