@@ -37,7 +37,8 @@ def rate_of(run, window=None):
     """Returns images per second between two times of the run; default: of the second half of its steps, when shares have settled."""
     seen = [line for line in lines_of(run) if line["event"] == "step"]
     begin, end = window or half_of(run)
-    seen = [line for line in seen if begin <= line["seconds"] <= end]
+    inside = [line for line in seen if begin <= line["seconds"] <= end]
+    seen = inside if len(inside) > 1 else seen
     return (seen[-1]["step"] - seen[0]["step"]) * seen[0]["batch"] / (seen[-1]["seconds"] - seen[0]["seconds"])
 
 

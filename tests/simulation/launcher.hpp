@@ -197,7 +197,6 @@ class Launcher {
         scheduler_.note(std::string("arbiter: generation ") + std::to_string(d.generation) +
                         (d.kind == Kind::issued ? " is issued" : " stands") + members_text());
         if (d.kind == Kind::issued) {
-          check_cause();
           checks_.issued(service_.arbiter());
           continue;
         }
@@ -225,17 +224,6 @@ class Launcher {
       if (d.kind == Kind::lost && w.role == control::Role::worker && replaces_ && !fatal_ && !w.asked_to_leave)
         w.replace_at = scheduler_.now() + second;
     }
-  }
-  // A generation begins because members come or go, or because a connection breaks. A pause is no reason.
-  void check_cause() {
-    std::vector<control::ProcessId> now;
-    for (const control::Member& m : service_.arbiter().members()) now.push_back(m.id);
-    const bool wanted = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) {
-      return w.leaves_after >= 0 || w.lost_at != never || (!w.ended && !w.member);
-    });
-    if (now == members_ && !wanted && !stopping_ && !meeting_.was_reset())
-      scheduler_.fail("generation " + std::to_string(service_.arbiter().generation()) + " has no reason");
-    members_ = std::move(now);
   }
   void give_up() {
     fatal_ = true;
@@ -313,7 +301,6 @@ class Launcher {
   std::vector<std::function<void(Launcher&)>> requests_;
   std::vector<launch::ProcessExit> endings_;
   std::map<const Worker*, Nanos> left_at_;
-  std::vector<control::ProcessId> members_;  // of the newest generation
   std::size_t replacements_ = 0;
   bool fatal_ = false, stopping_ = false, stood_ = false, had_too_few_ = false;
   int problem_ = 0;

@@ -69,7 +69,6 @@ class Meeting {
   }
   // Breaks the newest connection of two processes. The second one may not notice it.
   void reset(Process& a, Process& b, bool both) {
-    was_reset_ = true;
     const auto numbers = std::minmax(a.number, b.number);
     for (auto at = ends_.rbegin(); at != ends_.rend(); ++at) {
       if (std::get<1>(at->first) != numbers.first || std::get<2>(at->first) != numbers.second) continue;
@@ -79,8 +78,6 @@ class Meeting {
       return;
     }
   }
-  // Returns whether a connection was broken.
-  [[nodiscard]] bool was_reset() const noexcept { return was_reset_; }
   // Returns whether the running process does not notice that this connection has ended. One end notices a reset.
   [[nodiscard]] bool hides_end(int descriptor) {
     const auto* const s = network_.find(descriptor);
@@ -98,7 +95,6 @@ class Meeting {
   std::map<std::pair<control::Role, int>, Process*> processes_;
   std::map<std::tuple<std::uint64_t, int, int>, std::pair<int, int>> ends_;
   std::map<int, std::uint64_t> formed_;
-  bool was_reset_ = false;
 };
 
 // The beginning of each message of an operation.

@@ -227,6 +227,7 @@ template <class Lookup = SystemLookup>
 
 enum class Transfer : std::uint8_t { done, late, closed };  // how sending or receiving ended
 
+// Sends all of `bytes`.
 [[nodiscard]] inline Transfer send_all(const Socket& s, std::span<const std::byte> bytes, Moment deadline) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(s.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
