@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from elastic_training import BATCH, EPOCHS, IMAGES, SHORT, TRAIN, ElasticTrainingCase, check_audit
+from elastic_training import BATCH, EPOCHS, IMAGES, LONG, SHORT, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 from launch_case import wait_until
 
@@ -114,10 +114,10 @@ class Asynchronous(WithServers):
 
     def test_the_first_worker_dies(self):
         """If rank 0 dies, the next worker prints the progress, writes the log, evaluates and saves."""
-        self.begin("--restart-budget", 0, epochs=2 * EPOCHS)
+        self.begin("--restart-budget", 0, epochs=LONG)
         self.wait_for_steps(5)
         self.end_process("worker", 0)
-        self.check_lost(1, epochs=2 * EPOCHS)
+        self.check_lost(1, epochs=LONG)
         generations = [e["generation"] for e in self.events() if e["event"] == "step"]
         self.assertEqual(generations, sorted(generations))
         self.assertGreater(generations[-1], generations[0])
