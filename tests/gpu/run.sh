@@ -174,7 +174,8 @@ run_step() {
   fi
   ((limit > 0 && limit <= $(left))) || limit=$(left)
   if ((limit < 5)); then
-    results+=("$name|skipped|0|no time is left")
+    failures=$((failures + 1))
+    results+=("$name|FAILED|0|no time is left")
     return
   fi
   echo "== $name: $(field "$s" 4)"
