@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import planted_kernel_faults as faults
+from ptx_all import knows_ptx
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "backends" / "cuda" / "kernels"
@@ -79,6 +80,9 @@ def main():
     if code != 0 or programs:
         print(*(f"SKIP: {p} is not built" for p in sorted(programs)), sep="\n")
         return code or 77
+    for program in sorted({p for f in chosen for p, _ in f[4]}):
+        if not knows_ptx(options.build / "tests" / "backends" / program):
+            sys.exit(f"planted_kernels.py: {program} was linked with an emulator without PTX: build it again")
     kept = options.build / "planted_kernels.json"
     results = json.loads(kept.read_text()) if kept.exists() and not options.again else {}
     end = time.monotonic() + 60 * options.minutes

@@ -32,6 +32,11 @@ def identity(program, nvrtc):
     return h.hexdigest()[:16]
 
 
+def knows_ptx(program):
+    """Returns whether the program was linked with an emulator that can run PTX. Another one ignores TUTTI_EMULATOR."""
+    return b"TUTTI_PTX_ARCH" in program.read_bytes()
+
+
 def run(program, architecture, log):
     environment = {**os.environ, "TUTTI_EMULATOR": "ptx", "TUTTI_PTX_ARCH": str(architecture)}
     with open(log, "w") as output:
@@ -63,6 +68,8 @@ def main():
             if not program.exists():
                 lines.append(f"sm_{architecture:<4} {program.name:28} skipped: it is not built")
                 continue
+            if not knows_ptx(program):
+                sys.exit(f"ptx_all.py: {program} was linked with an emulator without PTX: build it again")
             key = identity(program, nvrtc.stdout)
             if not (result.exists() and result.read_text().split()[:2] == ["0", key]):
                 began = time.monotonic()
