@@ -5,15 +5,16 @@
 # --out FOLDER   an empty or a new folder                              packages
 # --build DIR    takes the programs of this build; without it they are built, in build/package/build
 # --native       allows a build for this machine's processor (TUTTI_EIGEN_NATIVE)
-# --only         deb, tgz, archive, headers, conan              all; conan only if the program is on PATH
+# --only         deb, tgz, archive, headers, wheel, conan       all; conan only if the program is on PATH
 # The packages: a Debian package, an archive of the programs with their libraries (tgz), the same with the C library and Open MPI
-# (archive), the headers, and the revisions of the Conan package. SHA256SUMS has the checksum of each,
-# BUILDINFO the versions of compiler, Python and all Debian packages. docs/how-to/install.md says how to sign and check them.
+# (archive), the headers, the wheel, which without --build compiles the programs once more without MPI, and the revisions of the
+# Conan package. SHA256SUMS has the checksum of each, BUILDINFO the versions of compiler, Python and all Debian packages.
+# docs/how-to/install.md says how to sign and check them.
 set -euo pipefail
 me=make_all.sh
 # shellcheck source=common.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
-kinds=(deb tgz archive headers conan)
+kinds=(deb tgz archive headers wheel conan)
 out=packages build='' only='' native=()
 while (($#)); do
   case $1 in
@@ -48,6 +49,10 @@ set_source_date
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# Before $build becomes the folder that make_package.sh builds in, with MPI.
+if makes wheel; then
+  "$root/infra/package/wheel.py" ${build:+--build "$build"} "${native[@]}" --out "$out"
+fi
 archive=$out/tutti-$version-linux-x86_64.tar.gz
 if [[ -z $build ]] && { makes deb || makes tgz || makes archive; }; then
   # It builds the programs.

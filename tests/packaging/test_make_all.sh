@@ -22,9 +22,9 @@ set(CPACK_POST_BUILD_SCRIPTS "$TUTTI_SOURCE_DIR/cmake/normalise_package.cmake")
 C
 build=$work/small only=tgz
 if command -v dpkg-deb >/dev/null; then only+=,deb; fi
-if [[ ${TUTTI_CHECK_ALL:-} == 1 ]]; then build=$TUTTI_BUILD_DIR only=deb,tgz,archive; fi
+if [[ ${TUTTI_CHECK_ALL:-} == 1 ]]; then build=$TUTTI_BUILD_DIR only=deb,tgz,archive,wheel; fi
 "$scripts/build_twice.sh" --build "$build" --native --only "$only" --keep packages 2>log || fail "packages differ: $(cat log)"
-[[ $(grep -c "identical: .*\.\(deb\|tar\.gz\), " log) == $(tr , '\n' <<<"$only" | wc -l) ]] || fail "$(cat log)"
+[[ $(grep -c "identical: .*\.\(deb\|tar\.gz\|whl\), " log) == $(tr , '\n' <<<"$only" | wc -l) ]] || fail "$(cat log)"
 grep -q "^commit " packages/first/BUILDINFO || fail "no commit in BUILDINFO"
 grep -q "^compiler version " packages/first/BUILDINFO || fail "no compiler in BUILDINFO"
 

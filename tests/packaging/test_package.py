@@ -4,6 +4,7 @@
 """Tests infra/package/make_package.sh: each file of its archive needs only libraries of the archive. The programs, with
 mpirun among them, run in a root of an older Debian that has no files of this machine, in /opt/tutti and elsewhere, and
 between hosts over ssh. TUTTI_ROOTS=jammy,noble,trixie selects other systems, see SYSTEMS."""
+import functools
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
 import netns_cluster  # noqa: E402
+import wheel_case  # noqa: E402
 
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
@@ -91,15 +93,29 @@ def root_of(system):
     return root, ""
 
 
+@functools.lru_cache(maxsize=None)
+def archive_of_build():
+    """Makes the archive, once for all tests."""
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    archive = Path(folder.name, "tutti.tar.gz")
+    done = run(MAKE, "--build", BUILD, "--native", "--out", archive)
+    if done.returncode != 0:
+        raise AssertionError(f"make_package.sh ends with {done.returncode}: {done.stderr}")
+    return archive
+
+
+class Wheel(wheel_case.WheelCase):
+    archive = staticmethod(archive_of_build)
+    root_of = staticmethod(root_of)
+
+
 class Package(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.work = Path(tempfile.mkdtemp())
         cls.addClassCleanup(shutil.rmtree, cls.work)
-        cls.archive = cls.work / "tutti.tar.gz"
-        done = run(MAKE, "--build", BUILD, "--native", "--out", cls.archive)
-        if done.returncode != 0:
-            raise AssertionError(f"make_package.sh ends with {done.returncode}: {done.stderr}")
+        cls.archive = archive_of_build()
         cls.top = cls.unpack(cls.work / "here")
 
     @classmethod
