@@ -197,3 +197,9 @@ function(tutti_add_room room)
   target_compile_options(
     tutti_tools_${room} PRIVATE $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
+
+# tutti_add_skipped_test(<name> <area> <reason>): a test that is skipped in this build.
+function(tutti_add_skipped_test name area reason)
+  add_test(NAME "${name}" COMMAND ${CMAKE_COMMAND} -E echo "SKIP: ${reason}")
+  set_tests_properties("${name}" PROPERTIES LABELS "${area}" SKIP_REGULAR_EXPRESSION "SKIP: ")
+endfunction()

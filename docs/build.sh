@@ -44,6 +44,8 @@ sed -e "/@HEADER@/{s/@HEADER@//;r $work/head" -e '}' "$root/docs/site/reference_
   cat "$root/docs/site/Doxyfile"
   printf '%s = %s\n' PROJECT_NUMBER "$version" OUTPUT_DIRECTORY "$out" HTML_OUTPUT reference WARN_LOGFILE "$work/warnings" \
     HTML_HEADER "$work/header.html" GENERATE_TAGFILE "$work/tags.xml"
+  # Doxygen starts it for each header, so it starts without the user's modules, and not through another program.
+  printf 'FILTER_PATTERNS = "*.hpp=%s -IS docs/site/comments.py"\n' "$("$python" -c 'import sys; print(sys.executable)')"
 } >"$work/Doxyfile"
 (cd "$root" && doxygen "$work/Doxyfile")
 # A member's name and type are mostly enough; classes, functions of namespaces and enumerations need a comment.

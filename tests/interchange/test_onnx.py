@@ -44,6 +44,13 @@ NETS = {
 AT_NIGHT = {"resnet101", "resnet50d", "convnext_tiny", "resnet152"}
 
 
+def session_of(file):
+    """Returns a session with one thread: other threads of ONNX Runtime spin while they wait, and take processors from other tests."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
 def random_weights(tensors):
     """Returns the same tensors with other values that a net could have. Some scales are negative."""
     draw = np.random.default_rng(11)
@@ -83,7 +90,7 @@ class Onnx(PredictCase):
         net = onnx.load(out)
         self.assertEqual([(o.domain, o.version) for o in net.opset_import], [("", 17)])
         self.assertEqual(sum(n.op_type == "BatchNormalization" for n in net.graph.node), norms)
-        session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+        session = session_of(out)
         (given,), (made,) = session.get_inputs(), session.get_outputs()
         self.assertEqual((given.name, made.name, given.shape[0], made.shape[0]), ("images", "logits", "batch", "batch"))
         channels, height, width = given.shape[1:]
@@ -123,7 +130,7 @@ class Onnx(PredictCase):
         self.compare(ours[:1], session.run(None, {"images": normalized[:1]})[0])
         run(EXPORT, "--input", "pixels", "--output", "probabilities", model, out)
         onnx.checker.check_model(out, full_check=True)
-        session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+        session = session_of(out)
         shares = session.run(["probabilities"], {"images": x})[0]
         wanted = np.exp(ours - ours.max(axis=1, keepdims=True))
         self.assertLess(np.abs(shares - wanted / wanted.sum(axis=1, keepdims=True)).max(), 1e-3)
