@@ -119,6 +119,16 @@ class Network {
     scheduler_.wake_all(other.owner);
   }
 
+  // Takes back up to `most` of the newest messages that were sent from here and have not arrived yet.
+  void take_back(int descriptor, std::size_t most) {
+    const Socket* const s = find(descriptor);
+    if (s == nullptr) return;
+    Socket& to = peer(*s);
+    for (; most > 0 && !to.arriving.empty() && to.arriving.back().arrives > scheduler_.now(); --most) {
+      to.bytes -= to.arriving.back().bytes.size();
+      to.arriving.pop_back();
+    }
+  }
   // Ends a connection for this end only, as a router does that has forgotten it.
   void reset(int descriptor) {
     if (Socket* const s = find(descriptor)) {

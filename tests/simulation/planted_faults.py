@@ -339,7 +339,10 @@ TABLES = [
      "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes / 2 + 2};"),
     ("unanswered-is-not-repeated", WORKER, "if (p.server == s && !p.answered) p.sent = false;", ";"),
     ("unanswered-bytes-stay", WORKER, "    unanswered_[static_cast<std::size_t>(s)] = 0;", ";"),
-    ("servers-are-not-looked-for", WORKER, "look_for_servers();", ";"),
+    # Let a worker of ps_async that connects wait for servers that are restarted
+    ("absent-server-ends-a-worker", WORKER, "if (e.what == Event<Message>::What::lost && !o_.servers_return) no_server",
+     "if (e.what == Event<Message>::What::lost && (PLANTED || !o_.servers_return)) no_server"),
+    ("servers-are-not-looked-for", WORKER, "        look_for_servers();\n", ";"),
     ("done-is-too-high", WORKER, "if (job->request.operation != Operation::offer_window) return job->round;", ";"),
     ("old-server-is-greeted-once", PS + "worker/disconnected_servers.hpp", "    server.greeted = false;", ";"),
     ("ended-worker-is-awaited", SERVER, "over_ = !o_.members && members_.done_or_lost();\n      return;", "return;"),

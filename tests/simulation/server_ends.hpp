@@ -24,7 +24,8 @@ namespace tutti::simulation {
 
 // The connections between workers and servers. It replaces ZeroMQ (backends/zeromq/zeromq.hpp): a send never waits,
 // messages of different peers arrive in any order, each connection is a new peer, and the two ends of a connection that
-// breaks learn of it at different times.
+// breaks learn of it at different times. A process that is killed may not have sent its newest messages. A message may
+// arrive twice, which the frames allow (wire/frames.hpp).
 class ServerMesh {
  public:
   struct Link {
@@ -47,12 +48,21 @@ class ServerMesh {
     const Listener& l = listeners_[static_cast<std::size_t>(server)];
     return l.end != nullptr && l.process->runs();
   }
-  [[nodiscard]] bool all_listen() const {
+  // Returns whether the addresses of all servers are known. once: the address of a lost server counts, too.
+  [[nodiscard]] bool all_listen(bool once) const {
     for (int s = 0; s < servers(); ++s)
-      if (!listens(s)) return false;
+      if (once ? listeners_[static_cast<std::size_t>(s)].starts == 0 : !listens(s)) return false;
     return true;
   }
   [[nodiscard]] std::deque<Link>& links() noexcept { return links_; }
+  // One in `rate` messages arrives twice; 0: none.
+  void repeat(std::uint64_t rate) noexcept { repeats_ = rate; }
+  // Call it before a process is killed: takes back some of the newest messages that it has sent.
+  void lose_unsent(const Process& p) {
+    for (Link& l : links_)
+      for (const std::size_t side : {0U, 1U})
+        if (l.owners[side] == &p) network_.take_back(l.sockets[side], Scheduler::current()->noise().below(4));
+  }
 
   // An end of the transport: of a worker, or of a server.
   class End {
@@ -87,6 +97,7 @@ class ServerMesh {
       if (socket == nullptr || l->breaks[side_] <= Scheduler::current()->now()) return true;  // ZeroMQ keeps it
       std::string bytes(reinterpret_cast<const char*>(head.data()), head.size());
       bytes.append(reinterpret_cast<const char*>(data.data()), data.size());
+      if (Scheduler::current()->noise().one_in(mesh_.repeats_)) mesh_.network_.send(*socket, bytes);
       mesh_.network_.send(*socket, std::move(bytes));
       return true;
     }
@@ -202,6 +213,7 @@ class ServerMesh {
 
  private:
   Network& network_;
+  std::uint64_t repeats_ = 0;
   std::vector<Listener> listeners_;
   std::deque<Link> links_;
 };

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,8 +30,17 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using Strategy = AsyncParameterServer<ps::ThreadWorkerEnd>;
-static_assert(ps::Reopening<ps::ThreadWorkerEnd>);
+struct WorkerEnd : ps::ThreadWorkerEnd {
+  explicit WorkerEnd(ps::ThreadNetwork& network, std::function<void()> before = {})
+      : ThreadWorkerEnd(network), before_reopen(std::move(before)) {}
+  bool reopen(std::int64_t server) {
+    if (before_reopen) before_reopen();
+    return ThreadWorkerEnd::reopen(server);
+  }
+  std::function<void()> before_reopen;
+};
+using Strategy = AsyncParameterServer<WorkerEnd>;
+static_assert(ps::Reopening<WorkerEnd>);
 constexpr std::size_t n = 5000;
 
 ArenaLayout layout() {
@@ -107,8 +117,8 @@ ps::WorkerOptions worker(int servers, bool servers_return = true) {
 
 // A worker with weights that start at 100.
 struct Worker {
-  Worker(ps::ThreadNetwork& network, const ps::WorkerOptions& o)
-      : strategy(std::make_unique<ps::ThreadWorkerEnd>(network), o) {
+  Worker(ps::ThreadNetwork& network, const ps::WorkerOptions& o, std::function<void()> before_reopen = {})
+      : strategy(std::make_unique<WorkerEnd>(network, std::move(before_reopen)), o) {
     strategy.attach(layout(), {});
     std::vector<StateSpan> state{{"weights", DType::f32, {n}, std::as_writable_bytes(std::span(weights))}};
     strategy.synchronise(state);
@@ -227,6 +237,26 @@ TEST_CASE("steps in a server's stored state are not applied again when the worke
   CHECK(server.counts.repeated == 1);
 }
 
+TEST_CASE("a worker that begins while a server is absent waits for the server if servers can be restarted") {
+  for (const bool returns : {true, false}) {
+    ps::ThreadNetwork network(2);
+    std::optional<ServerThread> first(std::in_place, network, 0, 2);
+    ServerThread second(network, 1, 2);
+    first.reset();
+    std::string said;
+    try {
+      Worker w(network, worker(2, returns), [&] {
+        if (!first) first.emplace(network, 0, 2);
+      });
+      w.step(1);
+      CHECK(w.weights.front() == 99);
+    } catch (const CommunicationError& e) {
+      said = e.what();
+    }
+    CHECK_MESSAGE((returns ? said.empty() : said.find("cannot send to it") != std::string::npos), said);
+  }
+}
+
 TEST_CASE("the error names a server that does not come back or cannot be restarted") {
   for (const bool returns : {true, false}) {
     ps::ThreadNetwork network(1);
@@ -262,7 +292,7 @@ TEST_CASE("a server does not wait for workers that ended before the server start
   std::thread thread([&] { server.run(); });
   {
     auto w = testing::worker_options({.workers = 2}, 1);
-    Strategy s(std::make_unique<ps::ThreadWorkerEnd>(network), w);
+    Strategy s(std::make_unique<WorkerEnd>(network), w);
     s.attach(layout(), {});
     CHECK(s.others_at_work() == 0);
   }

@@ -116,22 +116,25 @@ class WorkerThread {
   }
 
   // ---- before the thread starts ----
+  // If servers return, one may be lost before or while this worker connects.
   void connect_all() {
     PauseTolerantTimer patience(o_.patience);
-    std::vector<bool> there(static_cast<std::size_t>(o_.servers));
+    for (int s = 0; s < o_.servers; ++s) disconnected_.add(s);
     for (int s = 0; s < o_.servers; ++s)
-      if (!greet(s)) no_server(s, "cannot send to it");
-    while (std::find(there.begin(), there.end(), false) != there.end()) {
+      if (!greet(s) && !o_.servers_return) no_server(s, "cannot send to it");
+    while (disconnected_.any()) {
       if (patience.is_over()) {
         std::string missing;
         for (int s = 0; s < o_.servers; ++s)
-          if (!there[static_cast<std::size_t>(s)]) missing += (missing.empty() ? "" : ", ") + server_name(s);
+          if (disconnected_.contains(s)) missing += (missing.empty() ? "" : ", ") + server_name(s);
         fail<CommunicationError>("parameter server", {"all servers within ", o_.patience.count(), " ms"},
                                  {"no welcome from ", missing}, "check whether these servers run and can be reached");
       }
       const auto e = t_.receive(std::chrono::steady_clock::now() + patience.next_wait());
       if (gave_up_) fail<CommunicationError>("parameter server", "all servers", why_interrupted());
-      if (e.what == Event<Message>::What::lost) no_server(e.peer, e.why);
+      if (e.what == Event<Message>::What::nothing && o_.servers_return) look_for_servers();
+      if (e.what == Event<Message>::What::lost && !o_.servers_return) no_server(e.peer, e.why);
+      if (e.what == Event<Message>::What::lost) disconnected_.add(e.peer), patience = PauseTolerantTimer(o_.patience);
       if (e.what != Event<Message>::What::message) continue;
       std::string_view why;
       const auto f = decode(e.message.head(), e.message.data().size(), why);
@@ -139,7 +142,7 @@ class WorkerThread {
       if (f->kind == FrameKind::refuse) no_server(e.peer, "it refused: " + detail::text_of(e.message.data()));
       if (f->kind == FrameKind::give_up) throw detail::given_up("parameter server", e.message.data());
       if (f->kind != FrameKind::welcome) continue;
-      there[static_cast<std::size_t>(e.peer)] = true;
+      disconnected_.remove(e.peer);
       if (names_.empty()) names_ = detail::names_of(e.message.data(), static_cast<std::size_t>(o_.workers));
     }
   }
@@ -168,6 +171,7 @@ class WorkerThread {
         if (e.what == Event<Message>::What::nothing && unreachable_ >= 0) lose(unreachable_, "");
         if (e.what == Event<Message>::What::lost) lose(e.peer, ": " + e.why);
         look_for_servers();
+        check_overdue();
       }
     } catch (...) {
       error = std::current_exception();
@@ -198,6 +202,8 @@ class WorkerThread {
     if constexpr (Reopening<T>)
       for (int s = 0; s < o_.servers; ++s)
         if (disconnected_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) disconnected_.greeted(s);
+  }
+  void check_overdue() {
     if (const auto late = disconnected_.overdue())
       fail<CommunicationError>(first_name(),
                                {server_name(*late), " to return within ", o_.deadline.count(), " ms of its end"},
@@ -218,18 +224,13 @@ class WorkerThread {
       fail<CommunicationError>(first_name(), "all ranks", why_interrupted());
     }
     if (!leaving_) return false;
-    operations_.take(running_);
-    if (running_.empty()) return true;
-    start_taken();
-    return false;
+    begin_new();
+    return running_.empty();
   }
   [[nodiscard]] std::string first_name() const { return running_.empty() ? "parameter server" : running_[0]->name_; }
 
   void begin_new() {
     operations_.take(running_);
-    start_taken();
-  }
-  void start_taken() {
     for (; begun_ < running_.size(); ++begun_) {
       Job& job = *running_[begun_];
       job.round = job.request.operation == Operation::offer_window ? first_offer | offers_++ : rounds_++;
