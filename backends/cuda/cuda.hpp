@@ -97,7 +97,7 @@ class BasicCudaBackend : public Core {
         gemms_->begin();
     const auto o = FusesConvolutions<C> || options_.fusion == CudaFusion::on
                        ? norm_fusions(options_, device().architecture(), compute)
-                       : NormFusions{false, false, false, !options_.recompute};
+                       : NormFusions{false, false, false, !options_.recompute, true};
     fused_layers_ = fuse_norms(g, o);
     widen_images(g, compute);
   }
@@ -144,6 +144,16 @@ class BasicCudaBackend : public Core {
   [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNorm& o, const PrepareInfo& i) { return norm(o, i.desc); }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNormBackward& o, const PrepareInfo& i) {
     return norm(o, i.desc);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormWithMask&, const PrepareInfo& i) {
+    launcher_.begin(i.desc.compute);
+    workspace_.reserve(norm_tiles(i.desc.compute, i.desc.in[0].shape).workspace_bytes());
+    return {};
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormBackwardFromMask&, const PrepareInfo& i) {
+    launcher_.begin(i.desc.compute);
+    workspace_.reserve(mask_tiles(i.desc.in[0].shape).workspace_bytes());
+    return {};
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::BiasBackward&, const PrepareInfo& i) {
     launcher_.begin(i.desc.compute);
@@ -194,6 +204,14 @@ class BasicCudaBackend : public Core {
   void run(const op::BatchNormBackward& o, Call& c) {
     start("batch_norm_backward", c);
     run_chosen_norm(launcher_, workspace_, device().stream(), o, c);
+  }
+  void run(const BatchNormWithMask& o, Call& c) {
+    start("batch_norm_with_mask", c);
+    run_batch_norm(launcher_, workspace_, {o.eps, o.momentum, true, true}, c, true);
+  }
+  void run(const BatchNormBackwardFromMask& o, Call& c) {
+    start("batch_norm_backward_from_mask", c);
+    run_batch_norm_backward(launcher_, workspace_, {true, true, o.second}, c, true);
   }
   void run(const Conv2dStatistics&, Call& c) { fused("conv2d_statistics", c); }
   void run(const Conv2dBackwardWeightsActivated&, Call& c) { fused("conv2d_backward_weights_activated", c); }
@@ -350,7 +368,7 @@ std::unique_ptr<Kernel> BasicCudaBackend<C, G>::kernel(const Op& op, const NodeD
   if (activation(std::get_if<op::Activation>(&op)) || activation(std::get_if<op::ActivationBackward>(&op)))
     return nullptr;
   return kernel_of<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
-                   BatchNormBackwardApply>(*this, op, desc);
+                   BatchNormBackwardApply, BatchNormWithMask, BatchNormBackwardFromMask>(*this, op, desc);
 }
 
 }  // namespace cuda

@@ -52,13 +52,14 @@ namespace tutti::cuda {
   ONE(norm_apply, "norm_apply<T, V, 0>")                            \
   ONE(norm_apply_relu, "norm_apply<T, V, 1>")                       \
   ONE(norm_apply_add_relu, "norm_apply<T, V, 3>")                   \
+  ONE(norm_apply_add_relu_bits, "norm_apply<T, 8, 7>")              \
   ONE(norm_apply_any, "norm_apply<T, V, -1>")                       \
   ONE(norm_apply_any_1, "norm_apply<T, 1, -1>")                     \
   ONE(norm_backward_sums, "norm_backward_sums<T, V, 0>")            \
   ONE(norm_backward_sums_relu, "norm_backward_sums<T, V, 1>")       \
   ONE(norm_backward_sums_relu_two, "norm_backward_sums<T, V, 5>")   \
-  ONE(norm_backward_sums_keep, "norm_backward_sums<T, V, 10>")      \
-  ONE(norm_backward_sums_keep_two, "norm_backward_sums<T, V, 14>")  \
+  ONE(norm_backward_sums_keep, "norm_backward_sums<T, 8, 11>")      \
+  ONE(norm_backward_sums_keep_two, "norm_backward_sums<T, 8, 15>")  \
   ONE(norm_backward_sums_any, "norm_backward_sums<T, V, -1>")       \
   ONE(norm_backward_sums_any_1, "norm_backward_sums<T, 1, -1>")     \
   ONE(norm_backward_finish, "norm_backward_finish")                 \

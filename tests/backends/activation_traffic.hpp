@@ -25,6 +25,9 @@ inline std::int64_t activation_bytes(const Graph& g, const Node& n, std::int64_t
   for (ValueId v : n.outputs) once += bytes(v);
   // Adjusts for operands that an op reads twice or does not read.
   if (std::holds_alternative<op::BatchNorm>(n.op)) return once + bytes(n.inputs[0]);  // for the statistics
+  if (op_cast<cuda::BatchNormWithMask>(n.op) != nullptr) return once + bytes(n.inputs[0]);
+  if (const auto* b = op_cast<cuda::BatchNormBackwardFromMask>(n.op))
+    return once + bytes(n.inputs[b->second ? 2 : 1]) + bytes(n.outputs[3]);
   if (const auto* f = op_cast<cuda::BatchNormFromSums>(n.op)) return f->output ? once : 0;
   if (const auto* b = std::get_if<op::BatchNormBackward>(&n.op)) {
     // The op makes two passes. The second pass reads the masked gradient that the first pass wrote, or dy again.

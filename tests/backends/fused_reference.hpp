@@ -33,6 +33,15 @@ template <class T>
   return a;
 }
 
+// The number of channels is a multiple of 8, so a byte has 8 neighbouring channels of a pixel.
+template <class T>
+void write_mask(const TensorRef& y, const TensorRef& mask) {
+  auto* const bits = mask.as<std::uint8_t>();
+  std::fill_n(bits, mask.shape.numel(), std::uint8_t{0});
+  for (std::int64_t i = 0; i < y.shape.numel(); ++i)
+    if (static_cast<double>(y.as<T>()[i]) > 0) bits[i / 8] = static_cast<std::uint8_t>(bits[i / 8] | 1U << i % 8);
+}
+
 template <class T, class M>
 void conv2d_statistics(const cuda::Conv2dStatistics& o, const Call& call) {
   TensorRef x = call.in[0];
@@ -97,6 +106,25 @@ void batch_norm_from_sums(const cuda::BatchNormFromSums& o, const Call& call) {
   apply.in = {x, call.in[1], call.in[2], call.out[1], call.out[2]};
   if (o.residual) apply.in[5] = call.in[7];
   batch_norm_inference<T, M>({o.eps, o.relu, o.residual, true}, apply);
+  if (o.mask) write_mask<T>(call.out[0], call.out[3]);
+}
+
+template <class T, class M>
+void batch_norm_with_mask(const cuda::BatchNormWithMask& o, const Call& call) {
+  batch_norm<T, M>({o.eps, o.momentum, true, true}, call);
+  write_mask<T>(call.out[0], call.out[3]);
+}
+
+template <class T, class M>
+void batch_norm_backward_from_mask(const cuda::BatchNormBackwardFromMask& o, const Call& call) {
+  const std::size_t last = o.second ? 7 : 6;
+  const TensorRef& x = call.in[last - 5];
+  const auto* const bits = call.in[last].as<std::uint8_t>();
+  std::vector<T> y(static_cast<std::size_t>(x.shape.numel()));
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] = static_cast<T>((bits[i / 8] >> i % 8 & 1) != 0 ? 1.0F : 0.0F);
+  Call with = call;
+  with.in[last] = {y.data(), x.dtype, x.shape};
+  batch_norm_backward<T, M>({true, true, o.second}, with);
 }
 
 template <class T, class M>
@@ -161,6 +189,13 @@ struct FusedLoops : ReferenceLoops<true> {
   static void run(const cuda::BatchNormBackwardApply&, Call& c) {
     types(c.in[0], c.in[2], [&](auto t, auto m) { loops::batch_norm_backward_apply<decltype(t), decltype(m)>(c); });
   }
+  static void run(const cuda::BatchNormWithMask& o, Call& c) {
+    types(c.in[0], c.in[1], [&](auto t, auto m) { loops::batch_norm_with_mask<decltype(t), decltype(m)>(o, c); });
+  }
+  static void run(const cuda::BatchNormBackwardFromMask& o, Call& c) {
+    types(c.out[0], c.out[1],
+          [&](auto t, auto m) { loops::batch_norm_backward_from_mask<decltype(t), decltype(m)>(o, c); });
+  }
 };
 
 // ReferenceBackend that runs these loops.
@@ -176,7 +211,8 @@ class FusedReference : public ReferenceBackend {
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
     return own<cuda::Conv2dStatistics, cuda::Conv2dBackwardWeightsActivated, cuda::BatchNormFromSums,
-               cuda::Conv2dBackwardDataNorm, cuda::BatchNormBackwardApply>(op, desc);
+               cuda::Conv2dBackwardDataNorm, cuda::BatchNormBackwardApply, cuda::BatchNormWithMask,
+               cuda::BatchNormBackwardFromMask>(op, desc);
   }
 
  private:

@@ -90,6 +90,12 @@ TEST_CASE("each kernel, and its form for single values, is found under its own n
       CHECK((name(f.kernel(vectors)) == own || name(f.kernel(vectors)) == "norm_apply<T, V, -1>"));
       CHECK(name(f.kernel(odd)) == "norm_apply<T, 1, -1>");
     }
+  const cuda::NormApplyForm writes_mask{true, true, true};
+  CHECK(name(writes_mask.kernel(vectors)) == "norm_apply<T, 8, " + std::to_string(writes_mask.bits()) + ">");
+  for (const bool second : {false, true}) {
+    const cuda::NormBackwardForm f{3, second, true};
+    CHECK(name(f.sums(vectors)) == "norm_backward_sums<T, 8, " + std::to_string(f.bits()) + ">");
+  }
   for (int mask : {0, 1, 2})
     for (bool second : {false, true})
       for (bool keep : {false, true}) {

@@ -42,11 +42,11 @@ def convolutions():
 
 
 def counted(program):
-    """Returns the bytes of one image by kind of op, for a step with batch norm's outputs kept, as in bf16."""
+    """Returns the bytes of one image by kind of op, for a step as in bf16: batch norm's outputs kept, masks of relus."""
     out = subprocess.run([program, "--test-case=the memory traffic*"], capture_output=True, text=True, check=True).stdout
     parts = [dict((k, 1e6 * float(v)) for k, v in re.findall(r"(?:MESSAGE: )?(\w+): ([0-9.e+-]+)\n", part))
              for part in re.split(r"(?=\ball: )", out)[1:]]
-    return parts[1]
+    return parts[2]
 
 
 def predict(bytes_of, bandwidth, flops, memory, products):
@@ -62,9 +62,11 @@ def predict(bytes_of, bandwidth, flops, memory, products):
             work = 2 * BATCH * out * out * a * b * kernel * kernel
             total += max(moved / copy, work / (rate * share * (STEM if i == 0 else 1)))
         rows[name] = total
-    rows["batch norm forward"] = BATCH * bytes_of["batch_norm"] / copy
-    rows["batch norm backward"] = BATCH * bytes_of["batch_norm_backward"] / copy
-    known = ("all", "conv2d", "conv2d_backward_data", "conv2d_backward_weights", "batch_norm", "batch_norm_backward")
+    forward = ("batch_norm", "batch_norm_with_mask")
+    backward = ("batch_norm_backward", "batch_norm_backward_from_mask")
+    rows["batch norm forward"] = BATCH * sum(bytes_of[k] for k in forward) / copy
+    rows["batch norm backward"] = BATCH * sum(bytes_of[k] for k in backward) / copy
+    known = ("all", "conv2d", "conv2d_backward_data", "conv2d_backward_weights", *forward, *backward)
     rows["pooling, sums, loss, images"] = BATCH * sum(v for k, v in bytes_of.items() if k not in known) / copy
     rows["update, packing"] = UPDATE / copy
     rows["small kernels, gaps"] = SMALL

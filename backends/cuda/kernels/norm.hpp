@@ -29,8 +29,18 @@ struct Tile {
 
 // The form of a batch norm, in bits: a template argument, or form_any (-1) if the argument `given` gives it at run
 // time. The most frequent forms are template arguments, so that there is no branch between the loads.
-enum { form_relu = 1, form_residual = 2 };                                // norm_apply
+enum { form_relu = 1, form_residual = 2, form_bits = 4 };                 // norm_apply; for the bits see mask_of
 enum { form_mask = 3, form_second = 4, form_keep = 8, form_any = -1 };  // its gradient; for the mask see Incoming
+
+// The mask of a relu: byte channel / 8 of each row has a bit for each of 8 neighbouring channels, beginning with the
+// lowest, which is 1 if the value is positive. Kernels with a mask take 8 channels per thread. A NaN has 0.
+template <class T>
+inline u8 mask_of(const Vec<T, 8>& y) {
+  unsigned bits = 0;
+  #pragma unroll
+  for (int j = 0; j < 8; ++j) bits |= (to_float(y.v[j]) > 0 ? 1u : 0u) << j;
+  return (u8)bits;
+}
 
 // Adds up two values per thread over the tile's rows, in a fixed order, and writes them for the chunk.
 template <int V>
@@ -176,8 +186,8 @@ template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
     norm_apply(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
                const float* __restrict__ mean, const float* __restrict__ spread, const float* __restrict__ gamma,
-               const float* __restrict__ beta, i64 all, int channels, int lw, i64 chunk, int from_variance, float eps,
-               int given) {
+               const float* __restrict__ beta, u8* __restrict__ mask, i64 all, int channels, int lw, i64 chunk,
+               int from_variance, float eps, int given) {
   const int form = FORM == form_any ? given : FORM;
   const Tile t(lw, V, all, chunk);
   if (t.channel >= channels) return;
@@ -188,7 +198,7 @@ __global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
   struct Row {
     Vec<T, V> x, residual;
   };
-  stream<FORM == form_any ? 1 : FORM & form_residual ? 2 : 4>(
+  stream<(FORM == form_any || sizeof(T) * V > 16 ? 1 : FORM & form_residual ? 2 : 4)>(
             t.mine, t.last(channels), -(i64)t.rows * channels,
             [&](i64 at) {
               Row r;
@@ -204,15 +214,21 @@ __global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
                 if (form & form_residual) f[j] += to_float(r.residual.v[j]);
                 if (form & form_relu) f[j] = relu(f[j]);
               }
-              store_floats<T, V>(y + at, f);
+              Vec<T, V> v;
+              #pragma unroll
+              for (int j = 0; j < V; ++j) v.v[j] = from_float<T>(f[j]);
+              store<T, V>(y + at, v);
+              if constexpr (FORM != form_any && (FORM & form_bits)) mask[at >> 3] = mask_of<T>(v);
             });
 }
 
 // The values of a row that the gradient of a batch norm reads: x and the incoming gradient dy (+ dy2), which counts
-// only if the forward relu was active. form_mask: 0 no mask, 1 the sign of the recomputed output, 2 the sign of y.
+// only if the forward relu was active. form_mask: 0 no mask, 1 the sign of the recomputed output, 2 the sign of y, 3
+// the bits of mask_of() at y.
 template <class T, int V>
 struct Incoming {
   Vec<T, V> x, dy, dy2, y;
+  unsigned bits;
 };
 template <class T, int V>
 inline Incoming<T, V> load_incoming(const T* x, const T* dy, const T* dy2, const T* y, i64 at, int form) {
@@ -221,6 +237,7 @@ inline Incoming<T, V> load_incoming(const T* x, const T* dy, const T* dy2, const
   r.dy = load<T, V>(dy + at);
   if (form & form_second) r.dy2 = load<T, V>(dy2 + at);
   if ((form & form_mask) == 2) r.y = load<T, V>(y + at);
+  if ((form & form_mask) == 3) r.bits = reinterpret_cast<const u8*>(y)[at >> 3];
   return r;
 }
 // Returns the masked incoming gradient of value j. off: distance of x from the mean.
@@ -230,16 +247,19 @@ inline float gradient_of(const Incoming<T, V>& r, int j, float off, float scale,
   if (form & form_second) g += to_float(r.dy2.v[j]);
   if ((form & form_mask) == 1) g = fmaf(off, scale, shift) > 0 ? g : 0.0f;
   if ((form & form_mask) == 2) g = to_float(r.y.v[j]) > 0 ? g : 0.0f;
+  if ((form & form_mask) == 3) g = r.bits >> j & 1 ? g : 0.0f;
   return g;
 }
-// rows_at_once: rows that a thread loads at once, with two to four vectors each. blocks_at_once: blocks for which a
-// multiprocessor has registers.
-constexpr int rows_at_once(int form) { return form == form_any ? 1 : 2; }
-constexpr int blocks_at_once(int form) { return form == form_any || form == (1 | form_second) ? 2 : 3; }
+// rows_at_once: rows that a thread loads at once, with two to four vectors of `bytes` each. blocks_at_once: blocks for
+// which a multiprocessor has registers.
+constexpr int rows_at_once(int form, int bytes) { return form == form_any || bytes > 16 ? 1 : 2; }
+constexpr int blocks_at_once(int form, int bytes) {
+  return form == form_any || form == (1 | form_second) || bytes > 16 ? 2 : 3;
+}
 
 // Per chunk and channel: the sums of g and of g times the normalised x. Writes g to dresidual if the form says so.
 template <class T, int V, int FORM>
-__global__ void __launch_bounds__(256, blocks_at_once(FORM))
+__global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
     norm_backward_sums(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
                        const T* __restrict__ y, const float* __restrict__ mean, const float* __restrict__ inv_std,
                        const float* __restrict__ gamma, const float* __restrict__ beta, T* __restrict__ dresidual,
@@ -254,7 +274,7 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM))
     scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);
     load_channels(mean + t.channel, mu);
     load_channels(beta + t.channel, shift);
-    stream<rows_at_once(FORM)>(
+    stream<rows_at_once(FORM, sizeof(T) * V)>(
         t.mine, t.first(channels), (i64)t.rows * channels,
         [&](i64 at) { return load_incoming<T, V>(x, dy, dy2, y, at, form); },
         [&](i64 at, const Incoming<T, V>& r) {
@@ -292,7 +312,7 @@ __global__ void norm_backward_finish(const float* partial, int chunks, i64 all, 
 
 // dx = gamma * inv_std * (g - mean(g) - xhat * mean(g * xhat)). If g was kept, it is dy here and is used unchanged.
 template <class T, int V, int FORM>
-__global__ void __launch_bounds__(256, blocks_at_once(FORM))
+__global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
     norm_backward_apply(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
                         const float* __restrict__ mean, const float* __restrict__ inv_std,
                         const float* __restrict__ gamma, const float* __restrict__ beta,
@@ -310,7 +330,7 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM))
   load_channels(mean + t.channel, mu);
   load_channels(beta + t.channel, shift);
   load_channels(means + t.channel, mean_g);
-  stream<rows_at_once(FORM)>(
+  stream<rows_at_once(FORM, sizeof(T) * V)>(
       t.mine, t.last(channels), -(i64)t.rows * channels,
       [&](i64 at) { return load_incoming<T, V>(x, dy, dy2, (const T*)nullptr, at, form); },
       [&](i64 at, const Incoming<T, V>& r) {

@@ -20,6 +20,8 @@ struct NormFusions {
   // Keeps outputs of batch norms in memory for the gradient of the weights instead of computing them again. For devices
   // with large and slow memory.
   bool keep = false;
+  // A batch norm with residual and relu writes a bit for each value, which its gradient reads instead of the value.
+  bool mask = false;
 };
 
 // The layers with fused ops: convolutions in `statistics` and `activation`, batch norms in `backward`.
@@ -39,6 +41,7 @@ class NormFuser {
     if (o_.statistics && o_.activation) each(&NormFuser::activation);
     if (o_.backward) each(&NormFuser::backward);
     if (o_.keep) each(&NormFuser::keep);
+    if (o_.mask) each(&NormFuser::mask);
     compact();
     return std::move(fused_);
   }
@@ -166,6 +169,31 @@ class NormFuser {
       for (ValueId& v : node(r).inputs)
         if (v == copy) v = forward.outputs[0];
     removed_[at(recomputed)] = 1;
+  }
+
+  void mask(NodeId i) {
+    const auto* const plain = std::get_if<op::BatchNormBackward>(&node(i).op);
+    if (plain == nullptr || !plain->relu || !plain->residual || plain->frozen) return;
+    const bool second = plain->second;
+    const ValueId y = node(i).inputs.back();
+    const Shape& s = g_[y].shape;
+    if (s[1] % 8 != 0 || g_[y].producer < 0) return;
+    Node& forward = node(g_[y].producer);
+    if (forward.outputs[0] != y) return;
+    Value bits{forward.name + ".mask", Shape{1, s[1] / 8, s[2], s[3]}, true};
+    bits.precision = Precision::u8;
+    if (const auto* const bn = std::get_if<op::BatchNorm>(&forward.op)) {
+      become(forward, BatchNormWithMask{bn->eps, bn->momentum});
+    } else if (const auto* const sums = op_cast<BatchNormFromSums>(forward.op); sums != nullptr && sums->output) {
+      BatchNormFromSums with = *sums;
+      with.mask = true;
+      become(forward, with);
+    } else {
+      return;
+    }
+    forward.outputs.push_back(g_.add_value(std::move(bits)));
+    node(i).inputs.back() = forward.outputs.back();
+    become(node(i), BatchNormBackwardFromMask{second});
   }
 
   // Removes the unused nodes and renumbers the producers. All of them are in the backward pass. Therefore forward nodes

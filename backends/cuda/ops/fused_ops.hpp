@@ -31,10 +31,10 @@ namespace tutti::cuda {
 // with kernels that it compiles for Ampere. They too are used only if a measurement finds them faster
 // (tests/backends/test_cudnn_plans.cpp).
 [[nodiscard]] inline NormFusions norm_fusions(const CudaOptions& o, int architecture, DType t) {
-  if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute};
+  if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute, true};
   const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
   const bool known = may && t == DType::f16 && architecture < 100;
-  return {known || (may && o.autotune), known, may && t == DType::f16 && o.autotune, !o.recompute};
+  return {known || (may && o.autotune), known, may && t == DType::f16 && o.autotune, !o.recompute, true};
 }
 
 // The functions for fusions that the library class C may have in addition to plain convolutions. Without them, chains
@@ -249,10 +249,9 @@ inline void run_batch_norm_from_sums(Launcher& l, const BatchNormFromSums& o, co
   l.op(x.dtype, OpKernel::norm_from_sums, dim3(static_cast<unsigned>((t.channels + 255) / 256)), 256, c.in[5].data,
        c.in[6].data, t.rows, t.channels, o.eps, o.momentum, c.in[1].data, c.in[2].data, c.in[3].data, c.in[4].data,
        mean, inv_std, o.output ? none : c.out[2].data, o.output ? none : c.out[3].data);
-  const NormApplyForm form{o.relu, o.residual};
   if (o.output)
-    l.op(x.dtype, form.kernel(t), t.grid(), 256, x.data, o.residual ? c.in[7].data : none, c.out[0].data, mean, inv_std,
-         c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, 0, o.eps, form.bits());
+    run_norm_apply(l, {o.relu, o.residual, o.mask}, x, o.residual ? c.in[7].data : none, c.out[0].data, mean, inv_std,
+                   c.in[1].data, c.in[2].data, o.mask ? c.out[3].data : none, 0, o.eps);
 }
 
 inline void run_batch_norm_backward_apply(Launcher& l, const Call& c) {

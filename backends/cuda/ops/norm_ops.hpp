@@ -23,8 +23,10 @@ struct NormTiles {
   unsigned groups = 1, chunks = 1;
   std::int64_t chunk = 1;
 
-  NormTiles(DType t, std::int64_t all, std::int64_t width) : rows(all), channels(static_cast<int>(width)) {
-    const std::int64_t v = width % vector_of(t) == 0 ? vector_of(t) : 1, across = (width + v - 1) / v;
+  // per_thread: the channels of a thread, if they divide the width; otherwise a thread takes one.
+  NormTiles(std::int64_t per_thread, std::int64_t all, std::int64_t width)
+      : rows(all), channels(static_cast<int>(width)) {
+    const std::int64_t v = width % per_thread == 0 ? per_thread : 1, across = (width + v - 1) / v;
     vectors = v != 1;
     while (log_lanes < 5 && (1 << log_lanes) < across) ++log_lanes;
     groups = static_cast<unsigned>((across + (1 << log_lanes) - 1) >> log_lanes);
@@ -34,6 +36,8 @@ struct NormTiles {
     chunk = ((all + wanted - 1) / wanted + step - 1) / step * step;
     chunks = static_cast<unsigned>((all + chunk - 1) / chunk);
   }
+
+  NormTiles(DType t, std::int64_t all, std::int64_t width) : NormTiles(std::int64_t{vector_of(t)}, all, width) {}
 
   [[nodiscard]] dim3 grid() const { return {groups, chunks}; }
   [[nodiscard]] dim3 finish_grid() const { return dim3(static_cast<unsigned>((channels + 7) / 8)); }
@@ -51,15 +55,19 @@ struct NormTiles {
 // a kernel of their own.
 struct NormApplyForm {
   bool relu = false, residual = false;
-  [[nodiscard]] int bits() const { return (relu ? 1 : 0) + (residual ? 2 : 0); }
+  bool mask = false;  // with relu and residual: the kernel also writes the mask, and takes 8 channels per thread
+  [[nodiscard]] int bits() const { return (relu ? 1 : 0) + (residual ? 2 : 0) + (mask ? 4 : 0); }
   [[nodiscard]] OpKernel kernel(const NormTiles& t) const {
+    if (mask) return OpKernel::norm_apply_add_relu_bits;
     constexpr std::array kernels{OpKernel::norm_apply, OpKernel::norm_apply_relu, OpKernel::norm_apply_any,
                                  OpKernel::norm_apply_add_relu};
     return t.vectors ? kernels[static_cast<std::size_t>(bits())] : OpKernel::norm_apply_any_1;
   }
 };
 struct NormBackwardForm {
-  int mask = 0;         // of the relu: 0 no mask, 1 the sign of the recomputed output, 2 the sign of the relu's output
+  // Of the relu: 0 no mask, 1 the sign of the recomputed output, 2 the sign of the relu's output, 3 the mask, with 8
+  // channels per thread.
+  int mask = 0;
   bool second = false;  // the gradient has two parts
   bool keep = false;    // the masked gradient is written: it is the gradient of the residual
   [[nodiscard]] int bits() const { return mask + (second ? 4 : 0) + (keep ? 8 : 0); }
@@ -72,9 +80,9 @@ struct NormBackwardForm {
         return OpKernel::norm_backward_sums_relu;
       case 5:
         return OpKernel::norm_backward_sums_relu_two;
-      case 10:
+      case 11:
         return OpKernel::norm_backward_sums_keep;
-      case 14:
+      case 15:
         return OpKernel::norm_backward_sums_keep_two;
       default:
         return OpKernel::norm_backward_sums_any;
@@ -99,8 +107,19 @@ struct NormBackwardForm {
 
 // Returns the tiles of an activation, NHWC.
 [[nodiscard]] inline NormTiles norm_tiles(DType t, const Shape& s) { return {t, s.numel() / s[1], s[1]}; }
+// The same for kernels that write or read the mask of a relu.
+[[nodiscard]] inline NormTiles mask_tiles(const Shape& s) { return {std::int64_t{8}, s.numel() / s[1], s[1]}; }
 
-inline void run_batch_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c) {
+// Runs norm_apply. spread: the inverse standard deviation, or, if from_variance is not 0, the variance. mask: null
+// unless the form has one.
+inline void run_norm_apply(Launcher& l, NormApplyForm form, const TensorRef& x, void* residual, void* y, void* mean,
+                           void* spread, void* gamma, void* beta, void* mask, int from_variance, float eps) {
+  const NormTiles t = form.mask ? mask_tiles(x.shape) : norm_tiles(x.dtype, x.shape);
+  l.op(x.dtype, form.kernel(t), t.grid(), 256, x.data, residual, y, mean, spread, gamma, beta, mask, t.rows, t.channels,
+       t.log_lanes, t.chunk, from_variance, eps, form.bits());
+}
+
+inline void run_batch_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c, bool mask = false) {
   const TensorRef& x = c.in[0];
   const NormTiles t = norm_tiles(x.dtype, x.shape);
   auto* const partial = w.at<float>(0);
@@ -108,22 +127,18 @@ inline void run_batch_norm(Launcher& l, const Workspace& w, const op::BatchNorm&
        t.log_lanes, t.chunk);
   l.op(x.dtype, OpKernel::norm_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.chunk, t.rows,
        t.channels, o.eps, o.momentum, c.in[3].data, c.in[4].data, c.out[1].data, c.out[2].data);
-  const NormApplyForm form{o.relu, o.residual};
-  l.op(x.dtype, form.kernel(t), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data,
-       c.out[1].data, c.out[2].data, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, 0, o.eps,
-       form.bits());
+  run_norm_apply(l, {o.relu, o.residual, mask}, x, o.residual ? c.in[5].data : nullptr, c.out[0].data, c.out[1].data,
+                 c.out[2].data, c.in[1].data, c.in[2].data, mask ? c.out[3].data : nullptr, 0, o.eps);
 }
 
 inline void run_batch_norm_inference(Launcher& l, const op::BatchNormInference& o, const Call& c) {
-  const TensorRef& x = c.in[0];
-  const NormTiles t = norm_tiles(x.dtype, x.shape);
-  const NormApplyForm form{o.relu, o.residual};
-  l.op(x.dtype, form.kernel(t), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data, c.in[3].data,
-       c.in[4].data, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, o.saved_inv_std ? 0 : 1,
-       o.eps, form.bits());
+  run_norm_apply(l, {o.relu, o.residual}, c.in[0], o.residual ? c.in[5].data : nullptr, c.out[0].data, c.in[3].data,
+                 c.in[4].data, c.in[1].data, c.in[2].data, nullptr, o.saved_inv_std ? 0 : 1, o.eps);
 }
 
-inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::BatchNormBackward& o, const Call& c) {
+// from_mask: the last input is the mask, not y.
+inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::BatchNormBackward& o, const Call& c,
+                                    bool from_mask = false) {
   std::size_t k = 0;
   void* const dy = c.in[k++].data;
   void* const dy2 = o.second ? c.in[k++].data : nullptr;
@@ -134,16 +149,17 @@ inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::B
   void* const inv_std = c.in[k++].data;
   void* const y = o.relu && o.residual ? c.in[k].data : nullptr;
   void* const dresidual = o.residual ? c.out[3].data : nullptr;
-  const NormBackwardForm form{!o.relu ? 0 : y == nullptr ? 1 : 2, o.second, o.residual};
-  const NormTiles t = norm_tiles(x.dtype, x.shape);
+  const NormBackwardForm form{!o.relu ? 0 : y == nullptr ? 1 : from_mask ? 3 : 2, o.second, o.residual};
+  const NormTiles t = from_mask ? mask_tiles(x.shape) : norm_tiles(x.dtype, x.shape);
   auto* const partial = w.at<float>(0);
   auto* const means = w.at<float>(t.partial_bytes());
   l.op(x.dtype, form.sums(t), t.grid(), 256, dy, dy2, x.data, y, mean, inv_std, gamma, beta, dresidual, partial, t.rows,
        t.channels, t.log_lanes, t.chunk, form.bits());
   l.op(x.dtype, OpKernel::norm_backward_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.rows,
        t.channels, c.out[1].data, c.out[2].data, means);
-  l.op(x.dtype, form.apply(t), t.grid(), 256, form.keep ? dresidual : dy, dy2, x.data, mean, inv_std, gamma, beta,
-       means, c.out[0].data, t.rows, t.channels, t.log_lanes, t.chunk, form.apply_bits());
+  const NormTiles a = norm_tiles(x.dtype, x.shape);
+  l.op(x.dtype, form.apply(a), a.grid(), 256, form.keep ? dresidual : dy, dy2, x.data, mean, inv_std, gamma, beta,
+       means, c.out[0].data, a.rows, a.channels, a.log_lanes, a.chunk, form.apply_bits());
 }
 
 // to[c] = the sum of column c of x, viewed as [rows, columns].

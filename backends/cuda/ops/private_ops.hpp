@@ -21,11 +21,23 @@ struct Conv2dBackwardWeightsActivated : op::Window {
 };
 // x, gamma, beta, running_mean, running_var, sum, square_sum [, residual] -> [y,] mean, inv_std [, scale, bias]
 // A BatchNorm that gets the sums and computes the last step of the statistics. With `output` it returns y like
-// BatchNorm, otherwise scale and bias.
+// BatchNorm, otherwise scale and bias. mask: returns a mask after inv_std, like BatchNormWithMask.
 struct BatchNormFromSums {
   static constexpr OpInfo info{.name = "batch_norm_from_sums", .gradient = true};
   float eps = 1e-5F, momentum = 0.1F;
-  bool relu = false, residual = false, output = true;
+  bool relu = false, residual = false, output = true, mask = false;
+};
+// x, gamma, beta, running_mean, running_var, residual -> y, mean, inv_std, mask
+// A BatchNorm with residual and relu. mask [N, C / 8, H, W], u8: bit c % 8 of element c / 8 tells whether y > 0.
+struct BatchNormWithMask {
+  static constexpr OpInfo info{.name = "batch_norm_with_mask", .gradient = true};
+  float eps = 1e-5F, momentum = 0.1F;
+};
+// dy [, dy2], x, gamma, beta, mean, inv_std, mask -> dx, dgamma, dbeta, dresidual
+// The gradient of a batch norm with residual and relu, which gets the mask instead of y.
+struct BatchNormBackwardFromMask {
+  static constexpr OpInfo info{.name = "batch_norm_backward_from_mask", .gradient = true};
+  bool second = false;
 };
 // dy, w, x, gamma, beta, mean, inv_std -> g, dgamma, dbeta, from_g, from_x, constant
 // The backward pass through conv and relu(batch_norm(x)) up to the inputs of BatchNormBackwardApply. g is the gradient

@@ -331,7 +331,8 @@ void NodeChecker::check(const op::Private&) {
   const bool known = one(op_cast<cuda::Conv2dStatistics>(op)) ||
                      one(op_cast<cuda::Conv2dBackwardWeightsActivated>(op)) ||
                      one(op_cast<cuda::BatchNormFromSums>(op)) || one(op_cast<cuda::Conv2dBackwardDataNorm>(op)) ||
-                     one(op_cast<cuda::BatchNormBackwardApply>(op));
+                     one(op_cast<cuda::BatchNormBackwardApply>(op)) || one(op_cast<cuda::BatchNormWithMask>(op)) ||
+                     one(op_cast<cuda::BatchNormBackwardFromMask>(op));
   if (!known) fail("NodeChecker", "an op that it knows", std::string(name_of(op)));
 }
 

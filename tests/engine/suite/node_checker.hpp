@@ -126,6 +126,10 @@ class NodeChecker {
   [[nodiscard]] std::vector<char> active(std::size_t first) const;
   void check(const cuda::Conv2dBackwardDataNorm& o);
   void check(const cuda::BatchNormBackwardApply& o);
+  void check(const cuda::BatchNormWithMask& o);
+  void check(const cuda::BatchNormBackwardFromMask& o);
+  // Output 3 must have a bit for each value of output 0, the result, that tells whether the value is positive.
+  void check_mask();
 
   // In the inputs of a batch norm, replaces the running statistics by their values before the run.
   void states_of_before();

@@ -46,6 +46,30 @@ void NodeChecker::check(const cuda::BatchNormFromSums& o) {
     to_.value(label(0), i, y[i], expected[0].data[i],
               (8 * u_ + 4 * u_master_) * size + u_out_ * std::fabs(expected[0].data[i]));
   }
+  if (o.mask) check_mask();
+}
+
+void NodeChecker::check_mask() {
+  const auto y = result(0).data, mask = result(3).data;
+  for (std::size_t k = 0; k < mask.size(); ++k) {
+    unsigned bits = 0;
+    for (std::size_t j = 0; j < 8; ++j) bits |= (y[8 * k + j] > 0 ? 1U : 0U) << j;
+    to_.value(label(3), k, mask[k], bits, 0);
+  }
+}
+
+void NodeChecker::check(const cuda::BatchNormWithMask& o) {
+  check(op::BatchNorm{o.eps, o.momentum, true, true});
+  check_mask();
+}
+
+void NodeChecker::check(const cuda::BatchNormBackwardFromMask& o) {
+  const Operand& x = in_[o.second ? 2 : 1];
+  Operand y{std::vector<double>(x.data.size()), x.shape, DType::f64};
+  for (std::size_t i = 0; i < y.data.size(); ++i)
+    y.data[i] = static_cast<unsigned>(in_.back().data[i / 8]) >> i % 8 & 1U;
+  in_.back() = y;
+  check(op::BatchNormBackward{true, true, o.second});
 }
 
 std::vector<char> NodeChecker::active(std::size_t first) const {
