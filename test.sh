@@ -36,8 +36,9 @@ environment_of() {
   if cmp -s "$list" "$venv/requirements.txt"; then return; fi
   say "installing the packages of $list in $venv"
   rm -rf "$venv"
+  # --no-compile: Python compiles the few modules that it imports.
   if python3 -m venv "$venv" &&
-    timeout 300 "$venv/bin/pip" install -q "${deps[@]}" --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
+    timeout 300 "$venv/bin/pip" install -q --no-compile "${deps[@]}" --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
     cp "$list" "$venv"
   else
     say "they cannot be installed, so the tests of $area that need them are skipped"

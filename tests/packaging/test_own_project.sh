@@ -23,7 +23,8 @@ install_moved "$work/prefix"
 mkdir mine
 cp "$TUTTI_SOURCE_DIR/examples/own_project/CMakeLists.txt" mine
 cp "$TUTTI_SOURCE_DIR/examples/03_images.cpp" mine/my_net.cpp
-if ! { cmake -S mine -B mine/build -D "CMAKE_PREFIX_PATH=$work/prefix" -D CMAKE_CXX_FLAGS_RELEASE=-O0 &&
+if ! { cmake -S mine -B mine/build -D "CMAKE_PREFIX_PATH=$work/prefix" -D CMAKE_CXX_FLAGS_RELEASE=-O0 \
+  -D "CMAKE_CXX_COMPILER_LAUNCHER=bash;$TUTTI_SOURCE_DIR/tests/packaging/compile_once.sh" &&
   cmake --build mine/build --parallel 2; } >"$work/log" 2>&1; then
   cat "$work/log"
   fail "the project does not build"

@@ -137,7 +137,7 @@ class SameBits(RunsCase):
         images = self.folder / "images"
         status, said = execute([str(BUILD / "examples" / "save_images"), str(images), "12"], self.folder)
         self.assertEqual(status, 0, said)
-        options = ("--data_dir", images, "-m", "resnet18", "--image_size", 32, "--increased_aug", "--logical-ranks", 3, "-b", 3,
+        options = ("--data_dir", images, "-m", "resnet18", "--image_size", 32, "--stem", "imagenet", "--increased_aug", "--logical-ranks", 3, "-b", 3,
                    "--num_batches", 4, "--display_every", 1, "--evaluation-batch", 5, "--evaluate-every", 1, "--nofp16",
                    "--threads", 1)
         self.check(*options)

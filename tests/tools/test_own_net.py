@@ -15,7 +15,7 @@ DATA = str(BUILD / "tools" / "tutti-data")
 REPORT = str(BUILD / "tools" / "tutti-report")
 EXAMPLES = BUILD / "examples"
 NAMES = ["apple", "pear \"conference\"", "star & moon"]
-TINY = ["--data-dir", "images", "-m", "resnet18", "--image-size", "32", "-b", "6", "--display-every", "100", "--nofp16", "--threads", "1", "--seed", "3"]
+TINY = ["--data-dir", "images", "-m", "resnet18", "--image-size", "32", "--stem", "imagenet", "-b", "6", "--display-every", "100", "--nofp16", "--threads", "1", "--seed", "3"]
 SMALL = ["--depth", "8", "--batch-size", "8", "--epochs", "1", "--threads", "1", "--seed", "3"]
 
 
@@ -99,7 +99,7 @@ class OwnNet(PredictCase):
 
     def test_evaluation_needs_only_the_net(self):
         run(IMAGENET, *TINY, "--num-epochs", "1", "--lr", "0.01", "--use-larc", "--ema-decay", "0.5", "--log-dir", "judged", cwd=self.folder)
-        others = ["--data-dir", "images", "-m", "resnet18", "--image-size", "32", "-b", "4", "--nofp16", "--num-epochs", "9", "--warmup-epochs", "2", "--eval"]
+        others = ["--data-dir", "images", "-m", "resnet18", "--image-size", "32", "--stem", "imagenet", "-b", "4", "--nofp16", "--num-epochs", "9", "--warmup-epochs", "2", "--eval"]
         done = run(IMAGENET, *others, "--log-dir", "judged", cwd=self.folder)
         self.assertNotIn("warning", done.out + done.err)
         self.assertIn(f"\n{4 * len(NAMES)} test images; files in judged\n", done.out)
