@@ -148,6 +148,7 @@ class BasicCudaBackend : public Core {
   [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormWithMask&, const PrepareInfo& i) {
     launcher_.begin(i.desc.compute);
     workspace_.reserve(norm_tiles(i.desc.compute, i.desc.in[0].shape).workspace_bytes());
+    norms_once_.reserve();
     return {};
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormBackwardFromMask&, const PrepareInfo& i) {
@@ -195,7 +196,7 @@ class BasicCudaBackend : public Core {
   void run(const op::Conv2dBackwardWeights&, Call& c) { convolve("conv2d_backward_weights", c); }
   void run(const op::BatchNorm& o, Call& c) {
     start("batch_norm", c);
-    run_chosen_norm(launcher_, workspace_, device().stream(), o, c);
+    run_chosen_norm(launcher_, norms_once_, workspace_, device().stream(), o, c);
   }
   void run(const op::BatchNormInference& o, Call& c) {
     start("batch_norm_inference", c);
@@ -203,15 +204,15 @@ class BasicCudaBackend : public Core {
   }
   void run(const op::BatchNormBackward& o, Call& c) {
     start("batch_norm_backward", c);
-    run_chosen_norm(launcher_, workspace_, device().stream(), o, c);
+    run_chosen_norm(launcher_, norms_once_, workspace_, device().stream(), o, c);
   }
   void run(const BatchNormWithMask& o, Call& c) {
     start("batch_norm_with_mask", c);
-    run_batch_norm(launcher_, workspace_, {o.eps, o.momentum, true, true}, c, true);
+    run_batch_norm(launcher_, norms_once_, workspace_, {o.eps, o.momentum, true, true}, c, true);
   }
   void run(const BatchNormBackwardFromMask& o, Call& c) {
     start("batch_norm_backward_from_mask", c);
-    run_batch_norm_backward(launcher_, workspace_, {true, true, o.second}, c, true);
+    run_batch_norm_backward(launcher_, norms_once_, workspace_, {true, true, o.second}, c, true);
   }
   void run(const Conv2dStatistics&, Call& c) { fused("conv2d_statistics", c); }
   void run(const Conv2dBackwardWeightsActivated&, Call& c) { fused("conv2d_backward_weights_activated", c); }
@@ -295,7 +296,7 @@ class BasicCudaBackend : public Core {
   template <class O>
   std::shared_ptr<void> norm(const O& o, const NodeDesc& d) {
     launcher_.begin(d.compute);
-    return prepare_norm(*convolutions_, launcher_, workspace_, device(), options_, o, d);
+    return prepare_norm(*convolutions_, launcher_, norms_once_, workspace_, device(), options_, o, d);
   }
   std::shared_ptr<void> convolution(ConvPass pass, const op::Window& o, const PrepareInfo& i, const TensorDesc& x,
                                     const Shape& w, const TensorDesc& y) {
@@ -346,6 +347,7 @@ class BasicCudaBackend : public Core {
     CustomOp::Kernel code_;
   };
 
+  NormOnce norms_once_{*this, launcher_};
   FusedLayers fused_layers_;
   int as_one_ = 0, in_steps_ = 0;
   std::unique_ptr<C> convolutions_;

@@ -84,19 +84,34 @@ class Launcher {
   template <class... A>
   void op(DType t, OpKernel k, dim3 grid, unsigned threads, A... arguments) {
     require(t);
-    launch(ops_[index(t)].made(), op_kernel_names, k, grid, threads, arguments...);
+    launch(ops_[index(t)].made(), op_kernel_names, k, grid, threads, nullptr, arguments...);
   }
   template <class... A>
   void update(UpdateKernel k, dim3 grid, unsigned threads, A... arguments) {
     require_updates();
-    launch(updates_.made(), update_kernel_names, k, grid, threads, arguments...);
+    launch(updates_.made(), update_kernel_names, k, grid, threads, nullptr, arguments...);
+  }
+
+  // Starts a kernel whose blocks wait for each other, with grid.x times at most grid.y blocks, as many as the GPU runs
+  // at the same time. Returns false if it does not run grid.x of them at the same time.
+  template <class... A>
+  [[nodiscard]] bool op_together(DType t, OpKernel k, dim3 grid, unsigned threads, A... arguments) {
+    require(t);
+    const Module& module = ops_[index(t)].made();
+    grid.y = std::min(grid.y, blocks_together(module[static_cast<std::size_t>(k)], threads) / grid.x);
+    if (grid.y == 0) return false;
+    cudaLaunchAttribute together{};
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    launch(module, op_kernel_names, k, grid, threads, &together, arguments...);
+    return true;
   }
 
   // Starts an input kernel. Compiles their program when the first batch needs it, which is before any capture.
   template <class... A>
   void input(InputKernel k, dim3 grid, unsigned threads, A... arguments) {
     if (!inputs_) inputs_ = load(input_source());
-    launch(*inputs_, input_kernel_names, k, grid, threads, arguments...);
+    launch(*inputs_, input_kernel_names, k, grid, threads, nullptr, arguments...);
   }
 
   // Returns the number of blocks for n threads, at most 16 for each multiprocessor: kernels loop over the rest.
@@ -113,8 +128,22 @@ class Launcher {
     return std::make_unique<Module>(device_, compiler_.compile(s, device_.architecture()));
   }
 
+  // Returns the number of blocks of a kernel that the GPU runs at the same time.
+  [[nodiscard]] unsigned blocks_together(cudaKernel_t kernel, unsigned threads) {
+    unsigned& blocks = blocks_together_.try_emplace(kernel, 0).first->second;
+    if (blocks > 0) return blocks;
+    int each = 0;
+    device_.use();
+    device_.check_op(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, reinterpret_cast<const void*>(kernel),
+                                                                   static_cast<int>(threads), 0),
+                     "the number of blocks that run at the same time");
+    return blocks = static_cast<unsigned>(each * device_.multiprocessors());
+  }
+
+  // attribute: of the launch; null: none.
   template <class Names, class K, class... A>
-  void launch(const Module& module, const Names& names, K which, dim3 grid, unsigned threads, A... arguments) const {
+  void launch(const Module& module, const Names& names, K which, dim3 grid, unsigned threads,
+              cudaLaunchAttribute* attribute, A... arguments) const {
     const auto i = static_cast<std::size_t>(which);
     const auto* const kernel = reinterpret_cast<const void*>(module[i]);
 #if !defined(NDEBUG)
@@ -124,8 +153,13 @@ class Launcher {
     (void)names;
 #endif
     std::array<void*, sizeof...(A)> pointers{static_cast<void*>(&arguments)...};
-    device_.check_op(cudaLaunchKernel(kernel, grid, dim3(threads), pointers.data(), 0, device_.stream()),
-                     "a kernel started");
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.stream = device_.stream();
+    config.attrs = attribute;
+    config.numAttrs = attribute != nullptr ? 1 : 0;
+    device_.check_op(cudaLaunchKernelExC(&config, kernel, pointers.data()), "a kernel started");
   }
   // The compiler does not know a kernel's parameters: an int passed for a 64-bit parameter would compile, and the
   // kernel would read beyond it.
@@ -151,6 +185,7 @@ class Launcher {
   std::array<AsyncInit<Module>, static_cast<std::size_t>(DType::f16) + 1> ops_;
   AsyncInit<Module> updates_;
   std::unique_ptr<Module> inputs_;
+  std::map<cudaKernel_t, unsigned> blocks_together_;
 };
 
 }  // namespace tutti::cuda

@@ -14,6 +14,7 @@
 #include <tutti/backends/cuda/kernels/loss.hpp>
 #include <tutti/backends/cuda/kernels/muon.hpp>
 #include <tutti/backends/cuda/kernels/norm.hpp>
+#include <tutti/backends/cuda/kernels/norm_kernels.hpp>
 #include <tutti/backends/cuda/kernels/pool.hpp>
 #include <tutti/backends/cuda/kernels/step.hpp>
 #include <tutti/backends/cuda/kernels/update.hpp>
@@ -68,6 +69,13 @@ namespace tutti::cuda {
   ONE(norm_backward_apply_relu_two, "norm_backward_apply<T, V, 5>") \
   ONE(norm_backward_apply_any, "norm_backward_apply<T, V, -1>")     \
   ONE(norm_backward_apply_any_1, "norm_backward_apply<T, 1, -1>")   \
+  ONE(norm_once, "norm_once<T, V, 0>")                              \
+  ONE(norm_once_relu, "norm_once<T, V, 1>")                         \
+  ONE(norm_once_add_relu_bits, "norm_once<T, 8, 7>")                \
+  ONE(norm_backward_once, "norm_backward_once<T, V, 0>")            \
+  ONE(norm_backward_once_relu, "norm_backward_once<T, V, 1>")       \
+  ONE(norm_backward_once_keep, "norm_backward_once<T, 8, 11>")      \
+  ONE(norm_backward_once_keep_two, "norm_backward_once<T, 8, 15>")  \
   TWO(column_sums)                                                  \
   ONE(column_sums_finish, "column_sums_finish")                     \
   ONE(norm_sums_finish, "norm_sums_finish")                         \
@@ -169,8 +177,8 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKern
 [[nodiscard]] inline Source op_source(DType t) {
   const std::string type = t == DType::f32 ? "float" : std::string(name_of(t));
   Source s{"ops-" + std::string(name_of(t)),
-           std::string(kernels::common) + kernels::elementwise + kernels::norm + kernels::fused + kernels::pool +
-               kernels::loss,
+           std::string(kernels::common) + kernels::elementwise + kernels::norm + kernels::norm_kernels +
+               kernels::fused + kernels::pool + kernels::loss,
            {}};
   for (std::string_view pattern : op_kernel_names) {
     std::string name;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 
+#include <tutti/backends/cuda/ops/cached_norms.hpp>
 #include <tutti/backends/cuda/ops/private_ops.hpp>
 #include <tutti/graph/graph.hpp>
 
@@ -49,6 +51,40 @@ inline std::map<std::string, std::int64_t> activation_traffic(const Graph& g, st
     sum[""] += b;
   }
   return sum;
+}
+
+// What an L2 cache does for batch norms: how many bytes of their second passes it has kept from the first, and how many
+// batch norms run in one kernel because it holds all their data.
+struct NormCache {
+  std::int64_t forward = 0, backward = 0;
+  int forward_once = 0, backward_once = 0, norms = 0;
+};
+// The second pass goes through the rows from the last to the first. The cache drops what was used least recently, so
+// it has kept a row if all tensors have together at most `cache` bytes from there to the end. elements: 16 bits.
+inline NormCache norm_cache(const Graph& g, std::int64_t rows, std::int64_t cache) {
+  NormCache r;
+  for (const Node& n : g.nodes) {
+    const auto* const plain = std::get_if<op::BatchNorm>(&n.op);
+    const auto* const gradient = std::get_if<op::BatchNormBackward>(&n.op);
+    const auto* const from_mask = op_cast<cuda::BatchNormBackwardFromMask>(n.op);
+    const bool forward = plain != nullptr || op_cast<cuda::BatchNormWithMask>(n.op) != nullptr;
+    if (!forward && gradient == nullptr && from_mask == nullptr) continue;
+    const bool second = from_mask != nullptr ? from_mask->second : gradient != nullptr && gradient->second;
+    const bool keep = from_mask != nullptr || (gradient != nullptr && gradient->residual);
+    const std::int64_t tensor = g[n.outputs[0]].shape.numel() * 2 * rows;
+    const std::int64_t all = forward ? cuda::norm_bytes(tensor, plain == nullptr || plain->residual)
+                                     : cuda::norm_backward_bytes(tensor, second, keep);
+    const std::int64_t again = forward ? tensor : tensor * (second && !keep ? 3 : 2);
+    const auto kept = static_cast<std::int64_t>(static_cast<double>(again) *
+                                                std::min(1.0, static_cast<double>(cache) / static_cast<double>(all)));
+    (forward ? r.forward : r.backward) += kept;
+    // There is no such kernel for two gradients without a kept sum, and for sums of a residual without relu.
+    const bool kernel = forward ? plain == nullptr || !plain->residual
+                                : from_mask != nullptr || (!gradient->second && !gradient->residual);
+    if (kernel && cuda::fits_cache(all, cache)) ++(forward ? r.forward_once : r.backward_once);
+    ++r.norms;
+  }
+  return r;
 }
 
 }  // namespace tutti::testing

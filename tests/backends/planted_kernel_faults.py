@@ -8,6 +8,7 @@ tests/backends and the beginning of a case.
 EMULATED, STEP = "test_cuda_emulated", "test_cuda_step"
 OPS = [(EMULATED, "all ops except convolutions give the expected results in f32")]
 OPS_BF16 = [(EMULATED, "all ops except convolutions give the expected results in bf16")]
+ONCE = [("test_cuda_norms", "a batch norm in one kernel gives")]
 LOSS = [(EMULATED, "the loss has the expected values")]
 UPDATES = [(EMULATED, "weight updates, norms, averages")]
 STEPS = [(STEP, "a steady step"), (STEP, "steps that the device ends equal")]
@@ -22,6 +23,12 @@ BARRIERS = [
      "    if (t.row < h) {\n      const int other", OPS),
     ("chunk-sums-over-stale-sums", "norm.hpp", "  __syncthreads();\n  sums[threadIdx.x] = sum;", "  sums[threadIdx.x] = sum;", OPS),
     ("chunk-sums-read-early", "norm.hpp", "  sums[threadIdx.x] = sum;\n  __syncthreads();", "  sums[threadIdx.x] = sum;", OPS),
+    ("sums-finished-early", "norm_kernels.hpp", "  wait_for_blocks(arrived);\n  each_finish(channels, [&](int k) {", "  each_finish(channels, [&](int k) {", ONCE),
+    ("statistics-read-early", "norm_kernels.hpp", "  wait_for_blocks(arrived);\n  each_chunk_from_last(chunks, [&](int k) {\n    apply_to",
+     "  each_chunk_from_last(chunks, [&](int k) {\n    apply_to", ONCE),
+    ("blocks-arrive-without-release", "norm_kernels.hpp", "atom.add.release.gpu.global.u32", "atom.add.relaxed.gpu.global.u32", ONCE),
+    ("blocks-arrive-before-their-threads", "norm_kernels.hpp", "inline void wait_for_blocks(unsigned* arrived) {\n  __syncthreads();",
+     "inline void wait_for_blocks(unsigned* arrived) {", ONCE),
     ("maximum-without-barrier", "loss.hpp", "    __syncthreads();\n    if (threadIdx.x < h) room[threadIdx.x] = fmaxf",
      "    if (threadIdx.x < h) room[threadIdx.x] = fmaxf", LOSS),
     ("sum-without-barrier", "loss.hpp", "    __syncthreads();\n    if (threadIdx.x < h) room[threadIdx.x] +=",

@@ -66,11 +66,23 @@ class PtxKernel {
   PtxKernel(const PtxKernel&) = delete;
   PtxKernel& operator=(const PtxKernel&) = delete;
   void run(unsigned blocks, unsigned threads, const void* in, const void* out, const void* room = nullptr) {
+    REQUIRE(start(blocks, threads, in, out, room, false) == cudaSuccess);
+    emulator::Device::instance().finish();
+  }
+  // together: a cooperative launch.
+  cudaError_t start(unsigned blocks, unsigned threads, const void* in, const void* out, const void* room,
+                    bool together) {
     std::array<const void*, 3> values{in, out, room};
     std::array<void*, 3> p{&values[0], &values[1], &values[2]};
-    REQUIRE(cudaLaunchKernel(reinterpret_cast<const void*>(kernel_), dim3(blocks), dim3(threads), p.data(), 0,
-                             nullptr) == cudaSuccess);
-    emulator::Device::instance().finish();
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.attrs = &cooperative;
+    config.numAttrs = together ? 1 : 0;
+    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel_), p.data());
   }
 
  private:

@@ -410,3 +410,21 @@ TEST_CASE("the memory traffic of ResNet-50's activations is the number in bench/
   REQUIRE(all.size() == documented.size());
   for (std::size_t i = 0; i < all.size(); ++i) CHECK(all[i] == doctest::Approx(documented[i]).epsilon(2e-4));
 }
+
+TEST_CASE("the share of batch norms that an L2 cache holds is counted") {
+  Graph g = differentiate(fuse(resnet50(224)));
+  cuda::fuse_norms(g, {false, false, false, true, true});
+  for (const std::int64_t mib : {40, 48, 50}) {
+    const testing::NormCache c = testing::norm_cache(g, 256, mib << 20);
+    MESSAGE("cache: " << mib << " forward: " << c.forward << " backward: " << c.backward
+                      << " once: " << c.forward_once + c.backward_once << " norms: " << c.norms);
+    CHECK(c.norms == 106);
+  }
+  // An H100 holds x and y of 14x14x256 and of 7x7x512, and backward x, dy and dx of 7x7x512.
+  const testing::NormCache h100 = testing::norm_cache(g, 256, std::int64_t{50} << 20);
+  CHECK(h100.forward_once == 16);
+  CHECK(h100.backward_once == 5);
+  // A cache that holds everything: the second passes read nothing from memory.
+  const testing::NormCache all = testing::norm_cache(g, 1, std::int64_t{1} << 30);
+  CHECK(all.forward_once + all.backward_once == all.norms);
+}

@@ -26,7 +26,7 @@ ARCHITECTURES = (90, 80)
 FURTHER = (75, 86, 89, 100, 120)
 ODD = ["norm_statistics<float, 1>", "norm_apply<float, 1, -1>", "norm_backward_sums<float, 1, -1>",
        "norm_backward_apply<float, 1, -1>"]
-OPS = ("common.hpp", "elementwise.hpp", "norm.hpp", "fused.hpp", "pool.hpp", "loss.hpp")
+OPS = ("common.hpp", "elementwise.hpp", "norm.hpp", "norm_kernels.hpp", "fused.hpp", "pool.hpp", "loss.hpp")
 UPDATES = ("common.hpp", "update.hpp", "integers.hpp", "step.hpp", "muon.hpp")
 
 # Kernels with loops over rows, by the beginning of their names: the least number of loads of 16 bytes in flight, and
@@ -183,7 +183,7 @@ def main():
     checked = names()
     bounds = {**ROWS, **VALUES}
     faults = [f"{k} is no kernel of programs.hpp" for k in bounds if k not in checked]
-    source = "".join(text(h) for h in ("common.hpp", "elementwise.hpp", "norm.hpp", "fused.hpp"))
+    source = "".join(text(h) for h in ("common.hpp", "elementwise.hpp", "norm.hpp", "norm_kernels.hpp", "fused.hpp"))
     instance = {k: k.replace("T", "bf16").replace("V", "8") for k in checked}
     patterns = {v: k for k, v in instance.items()}
     for architecture in ARCHITECTURES:

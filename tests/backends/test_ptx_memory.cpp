@@ -146,3 +146,69 @@ TEST_CASE("a lane that does not reach an operation of its warp ends the program"
   CHECK_MESSAGE(said.find("an operation of a warp that not all of its lanes reach") != std::string::npos, said);
   check_fault("div.s32 %r1, %r20, %r2;\n", "an integer divided by zero");
 }
+
+namespace {
+
+// Each of 3 blocks writes its values of `out`, waits for the others and reads those of the next block. The barrier
+// counts in room.
+std::string neighbours(const std::string& before, const std::string& arrive, const std::string& look,
+                       const std::string& after) {
+  return places + "st.global.u32 [%rd2], %r22;\n" + before + "setp.ne.u32 %p1, %r20, 0;\n@%p1 bra $done;\n" + arrive +
+         "$again:\n" + look + "setp.lt.u32 %p2, %r5, 3;\n@%p2 bra $again;\n$done:\n" + after +
+         "add.u32 %r6, %r22, 64;\nsetp.lt.u32 %p3, %r6, 192;\n@!%p3 sub.u32 %r6, %r6, 192;\n"
+         "mul.wide.u32 %rd3, %r6, 4;\nadd.u64 %rd4, %rd21, %rd3;\nadd.u64 %rd5, %rd20, %rd30;\n"
+         "ld.global.u32 %r7, [%rd4];\nst.global.u32 [%rd5], %r7;\n";
+}
+const std::string release = "atom.add.release.gpu.global.u32 %r4, [%rd22], 1;\n",
+                  relaxed = "atom.add.relaxed.gpu.global.u32 %r4, [%rd22], 1;\n",
+                  acquire = "ld.acquire.gpu.global.u32 %r5, [%rd22];\n", barrier = "bar.sync 0;\n";
+
+// Runs the kernel in a cooperative launch of so many blocks. Returns the fault's message.
+std::string together(const std::string& body, unsigned blocks = 3) {
+  PtxKernel k(testing::entry(body, room));
+  const DeviceArray<std::uint32_t> in(192), out(192), count(1);
+  count[0] = 0;
+  std::string said = testing::end_of([&] {
+    if (k.start(blocks, 64, in.data(), out.data(), count.data(), true) != cudaSuccess) std::abort();
+    emulator::Device::instance().finish();
+    for (std::uint32_t i = 0; i < 192; ++i)
+      if (in[i] != (i + 64) % 192) std::abort();
+  });
+  return said == "no signal: " ? "" : said;
+}
+
+}  // namespace
+
+TEST_CASE("blocks of a cooperative launch wait for each other, and a barrier without its parts is a race") {
+  CHECK(together(neighbours(barrier, release, acquire, barrier)).empty());
+  const auto race = [](const std::string& body) {
+    const std::string said = together(body);
+    CHECK_MESSAGE(said.find("signal: emulator: a race in global memory: ") == 0, said);
+  };
+  race(neighbours("", release, acquire, barrier));
+  race(neighbours(barrier, relaxed, acquire, barrier));
+  race(neighbours(barrier, release, acquire, ""));
+  // Without a cooperative launch a block may wait for one that never starts.
+  PtxKernel k(testing::entry(neighbours(barrier, release, acquire, barrier), room));
+  const DeviceArray<std::uint32_t> in(192), out(192), count(1);
+  count[0] = 0;
+  const std::string said = testing::end_of([&] { k.run(3, 64, in.data(), out.data(), count.data()); });
+  CHECK_MESSAGE(said.find("in a launch that is not cooperative") != std::string::npos, said);
+  // A block that does not arrive.
+  const std::string stuck = together("mov.u32 %r21, %ctaid.x;\nsetp.eq.u32 %p4, %r21, 1;\n@%p4 ret;\n" +
+                                     neighbours(barrier, release, acquire, barrier));
+  CHECK_MESSAGE(stuck.find("blocks that wait for each other without an end") != std::string::npos, stuck);
+}
+
+TEST_CASE("a cooperative launch that does not fit the device is refused") {
+  PtxKernel k(testing::entry(""));
+  emulator::Device& d = emulator::Device::instance();
+  const unsigned most = static_cast<unsigned>(d.blocks_each * emulator::multiprocessors);
+  CHECK(k.start(most, 64, nullptr, nullptr, nullptr, true) == cudaSuccess);
+  CHECK(k.start(most + 1, 64, nullptr, nullptr, nullptr, true) == cudaErrorCooperativeLaunchTooLarge);
+  CHECK(k.start(most + 1, 64, nullptr, nullptr, nullptr, false) == cudaSuccess);
+  d.cooperative = 0;
+  CHECK(k.start(most, 64, nullptr, nullptr, nullptr, true) == cudaErrorNotSupported);
+  d.cooperative = 1;
+  d.finish();
+}

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(256, 2)
                          const float* __restrict__ inv_std, const float* __restrict__ from_g,
                          const float* __restrict__ from_x, const float* __restrict__ constant, T* __restrict__ dx,
                          i64 all, int channels, int lw, i64 chunk) {
-  const Tile t(lw, V, all, chunk);
+  const Tile t(lw, V, all, chunk, blockIdx.y);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], a[V], b[V], k[V];
   scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);

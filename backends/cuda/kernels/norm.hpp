@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: batch norm and other sums over all pixels of a channel, NHWC. A block has 256 threads: 2^lw
-// threads for V channels each, times rows (pixels). blockIdx.x: the channels, blockIdx.y: the chunk of rows. Partial
-// sums are [chunk][2][channels]. They are added in the order of the chunks, so that sums are the same in every run.
+// Source of the passes of batch norm over all pixels of a channel, NHWC; norm_kernels.hpp has the kernels that make
+// them. A block has 256 threads: 2^lw threads for V channels each, times rows (pixels). blockIdx.x: the channels.
+// `number`: the chunk of rows. Partial sums are [chunk][2][channels]. They are added in the order of the chunks, so that sums are the
+// same in every run.
 namespace tutti::cuda::kernels {
 
 inline constexpr char norm[] = R"cuda(
 struct Tile {
   int lanes, rows, lane, row, channel;
   i64 begin, end;
-  inline Tile(int lw, int v, i64 all, i64 chunk) {
+  inline Tile(int lw, int v, i64 all, i64 chunk, i64 number) {
     lanes = 1 << lw;
     rows = 256 >> lw;
     lane = threadIdx.x & (lanes - 1);
     row = threadIdx.x >> lw;
     channel = (blockIdx.x * lanes + lane) * v;
-    begin = blockIdx.y * chunk;
+    begin = number * chunk;
     end = begin + chunk < all ? begin + chunk : all;
     mine = (int)((end - begin - row + rows - 1) >> (8 - lw));
   }
@@ -44,7 +45,7 @@ inline u8 mask_of(const Vec<T, 8>& y) {
 
 // Adds up two values per thread over the tile's rows, in a fixed order, and writes them for the chunk.
 template <int V>
-inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* partial, int channels) {
+inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* partial, int channels, i64 number) {
   __shared__ float first[256 * V], second[256 * V];
   const int me = threadIdx.x;
   #pragma unroll
@@ -63,7 +64,7 @@ inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* pa
     }
   }
   if (t.row == 0 && t.channel < channels) {
-    float* to = partial + (i64)blockIdx.y * 2 * channels + t.channel;
+    float* to = partial + number * 2 * channels + t.channel;
     #pragma unroll
     for (int j = 0; j < V; ++j) {
       to[j] = first[j * 256 + me];
@@ -75,10 +76,9 @@ inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* pa
 // Per chunk and channel: the mean, and the sum of squared distances from it. A thread adds distances from its first
 // value, so that a mean far from zero costs no digits. Parts are joined as by Chan, Golub and LeVeque 1979.
 template <class T, int V>
-__global__ void __launch_bounds__(256, 4) norm_statistics(const T* __restrict__ x, float* __restrict__ partial, i64 all,
-                                                          int channels, int lw, i64 chunk) {
+__forceinline__ void statistics_of(const T* x, float* partial, i64 all, int channels, int lw, i64 chunk, i64 number) {
   __shared__ float means[256 * V], squares[256 * V], counts[256];
-  const Tile t(lw, V, all, chunk);
+  const Tile t(lw, V, all, chunk, number);
   const int me = threadIdx.x;
   float pivot[V], s1[V], s2[V], n = 0;
   #pragma unroll
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(256, 4) norm_statistics(const T* __restrict__ 
     }
   }
   if (t.row == 0 && t.channel < channels) {
-    float* to = partial + (i64)blockIdx.y * 2 * channels + t.channel;
+    float* to = partial + number * 2 * channels + t.channel;
     #pragma unroll
     for (int j = 0; j < V; ++j) {
       to[j] = means[j * 256 + me];
@@ -135,7 +135,9 @@ __global__ void __launch_bounds__(256, 4) norm_statistics(const T* __restrict__ 
 // 256 threads: 8 channels (32 bytes, which memory moves together) times 32 groups of neighbouring chunks. sum_chunks()
 // adds f(chunk) over all chunks, in an order that depends only on their number. All threads of a channel get the sum.
 enum { finish_lanes = 8, finish_groups = 256 / finish_lanes };
-inline int finish_channel() { return blockIdx.x * finish_lanes + (threadIdx.x & (finish_lanes - 1)); }
+inline int finish_channel(int first = blockIdx.x) {
+  return first * finish_lanes + (threadIdx.x & (finish_lanes - 1));
+}
 template <class F>
 inline double sum_chunks(int chunks, F f) {
   __shared__ double sums[256];
@@ -152,9 +154,11 @@ inline double sum_chunks(int chunks, F f) {
   return sum;
 }
 
-__global__ void norm_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float eps,
-                            float momentum, float* running_mean, float* running_var, float* mean, float* inv_std) {
-  const int c = finish_channel();
+// first: the number of the group of finish_lanes channels.
+__forceinline__ void finish_statistics(const float* partial, int chunks, i64 chunk, i64 all, int channels, float eps,
+                                       float momentum, float* running_mean, float* running_var, float* mean,
+                                       float* inv_std, int first) {
+  const int c = finish_channel(first);
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
   const auto count = [&](int k) { return (double)((k + 1) * chunk < all ? chunk : all - k * chunk); };
@@ -183,13 +187,10 @@ inline void scale_of(const float* gamma, const float* spread, int c, int from_va
 }
 
 template <class T, int V, int FORM>
-__global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
-    norm_apply(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
-               const float* __restrict__ mean, const float* __restrict__ spread, const float* __restrict__ gamma,
-               const float* __restrict__ beta, u8* __restrict__ mask, i64 all, int channels, int lw, i64 chunk,
-               int from_variance, float eps, int given) {
-  const int form = FORM == form_any ? given : FORM;
-  const Tile t(lw, V, all, chunk);
+__forceinline__ void apply_to(const T* x, const T* residual, T* y, const float* mean, const float* spread,
+                              const float* gamma, const float* beta, u8* mask, i64 all, int channels, int lw, i64 chunk,
+                              int from_variance, float eps, int form, i64 number) {
+  const Tile t(lw, V, all, chunk, number);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V];
   scale_of<V>(gamma, spread, t.channel, from_variance, eps, scale);
@@ -259,13 +260,10 @@ constexpr int blocks_at_once(int form, int bytes) {
 
 // Per chunk and channel: the sums of g and of g times the normalised x. Writes g to dresidual if the form says so.
 template <class T, int V, int FORM>
-__global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
-    norm_backward_sums(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
-                       const T* __restrict__ y, const float* __restrict__ mean, const float* __restrict__ inv_std,
-                       const float* __restrict__ gamma, const float* __restrict__ beta, T* __restrict__ dresidual,
-                       float* __restrict__ partial, i64 all, int channels, int lw, i64 chunk, int given) {
-  const int form = FORM == form_any ? given : FORM;
-  const Tile t(lw, V, all, chunk);
+__forceinline__ void backward_sums_of(const T* dy, const T* dy2, const T* x, const T* y, const float* mean,
+                                      const float* inv_std, const float* gamma, const float* beta, T* dresidual,
+                                      float* partial, i64 all, int channels, int lw, i64 chunk, int form, i64 number) {
+  const Tile t(lw, V, all, chunk, number);
   float sum[V], dot[V];
   #pragma unroll
   for (int j = 0; j < V; ++j) sum[j] = dot[j] = 0;
@@ -292,13 +290,13 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
     #pragma unroll
     for (int j = 0; j < V; ++j) dot[j] *= mu[j];
   }
-  write_partial<V>(t, sum, dot, partial, channels);
+  write_partial<V>(t, sum, dot, partial, channels, number);
 }
 
 // Computes dbeta and dgamma, and, for the second pass, these sums divided by the number of rows.
-__global__ void norm_backward_finish(const float* partial, int chunks, i64 all, int channels, float* dgamma,
-                                     float* dbeta, float* means) {
-  const int c = finish_channel();
+__forceinline__ void finish_backward_sums(const float* partial, int chunks, i64 all, int channels, float* dgamma,
+                                          float* dbeta, float* means, int first) {
+  const int c = finish_channel(first);
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
   const double sum = sum_chunks(chunks, [&](int k) { return at(k, 0); });
@@ -312,14 +310,10 @@ __global__ void norm_backward_finish(const float* partial, int chunks, i64 all, 
 
 // dx = gamma * inv_std * (g - mean(g) - xhat * mean(g * xhat)). If g was kept, it is dy here and is used unchanged.
 template <class T, int V, int FORM>
-__global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
-    norm_backward_apply(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
-                        const float* __restrict__ mean, const float* __restrict__ inv_std,
-                        const float* __restrict__ gamma, const float* __restrict__ beta,
-                        const float* __restrict__ means, T* __restrict__ dx, i64 all, int channels, int lw, i64 chunk,
-                        int given) {
-  const int form = FORM == form_any ? given : FORM;
-  const Tile t(lw, V, all, chunk);
+__forceinline__ void gradient_to(const T* dy, const T* dy2, const T* x, const float* mean, const float* inv_std,
+                                 const float* gamma, const float* beta, const float* means, T* dx, i64 all,
+                                 int channels, int lw, i64 chunk, int form, i64 number) {
+  const Tile t(lw, V, all, chunk, number);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], mean_g[V], slope[V];
   scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);
@@ -343,29 +337,6 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
         }
         store_floats<T, V>(dx + at, g);
       });
-}
-
-// Sums of the columns of [all, channels], per chunk.
-template <class T, int V>
-__global__ void __launch_bounds__(256, 4) column_sums(const T* __restrict__ x, float* __restrict__ partial, i64 all,
-                                                      int channels, int lw, i64 chunk) {
-  const Tile t(lw, V, all, chunk);
-  float sum[V], zero[V];
-  #pragma unroll
-  for (int j = 0; j < V; ++j) sum[j] = zero[j] = 0;
-  if (t.channel < channels)
-    stream<4>(t.mine, t.first(channels), (i64)t.rows * channels, [&](i64 at) { return load<T, V>(x + at); },
-              [&](i64, const Vec<T, V>& a) {
-                #pragma unroll
-                for (int j = 0; j < V; ++j) sum[j] += to_float(a.v[j]);
-              });
-  write_partial<V>(t, sum, zero, partial, channels);
-}
-__global__ void column_sums_finish(const float* partial, int chunks, int channels, float* to) {
-  const int c = finish_channel();
-  const double sum =
-      sum_chunks(chunks, [&](int k) { return c < channels ? (double)partial[(i64)k * 2 * channels + c] : 0.0; });
-  if (c < channels && threadIdx.x < finish_lanes) to[c] = (float)sum;
 }
 )cuda";
 

@@ -49,19 +49,22 @@ inline void run_norm(FusedKernel<BatchNormAddReluBackward>& k, const Workspace& 
          vector(c.out[1]), vector(c.out[2])},
         w.at<void>(0), stream);
 }
-inline void run_our_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c) {
-  run_batch_norm(l, w, o, c);
+inline void run_our_norm(Launcher& l, const NormOnce& n, const Workspace& w, const op::BatchNorm& o, const Call& c) {
+  run_batch_norm(l, n, w, o, c);
 }
-inline void run_our_norm(Launcher& l, const Workspace& w, const op::BatchNormBackward& o, const Call& c) {
-  run_batch_norm_backward(l, w, o, c);
+inline void run_our_norm(Launcher& l, const NormOnce& n, const Workspace& w, const op::BatchNormBackward& o,
+                         const Call& c) {
+  run_batch_norm_backward(l, n, w, o, c);
 }
 
 // Returns the library's kernel if it was faster in a measurement, otherwise null: tutti's kernels are to run.
 template <class C, class O>
-[[nodiscard]] std::shared_ptr<void> prepare_norm(C& library, Launcher& l, Workspace& w, const Device& device,
-                                                 const CudaOptions& options, const O& o, const NodeDesc& d) {
+[[nodiscard]] std::shared_ptr<void> prepare_norm(C& library, Launcher& l, NormOnce& n, Workspace& w,
+                                                 const Device& device, const CudaOptions& options, const O& o,
+                                                 const NodeDesc& d) {
   const TensorDesc& x = std::is_same_v<O, op::BatchNorm> ? d.in[0] : d.out[0];
   w.reserve(norm_tiles(x.dtype, x.shape).workspace_bytes());
+  n.reserve();
   if constexpr (FusesNorms<C>) {
     if (!options.autotune || options.fusion == CudaFusion::off) return {};
     const auto form = library_norm(o, d);
@@ -71,7 +74,7 @@ template <class C, class O>
     w.reserve(kernel->workspace_bytes());
     const detail::TrialCall trial(device, d, 0);
     if (trial.call() == nullptr) return {};
-    const auto ours = [&] { run_our_norm(l, w, o, *trial.call()); };
+    const auto ours = [&] { run_our_norm(l, n, w, o, *trial.call()); };
     const auto theirs = [&] { run_norm(*kernel, w, device.stream(), o, *trial.call()); };
     if (!library.no_slower("tutti's batch norm against " + form->name(), ours, theirs)) return kernel;
   }
@@ -80,9 +83,10 @@ template <class C, class O>
 
 // Runs the library's kernel, which is c.prepared, or tutti's kernels if c.prepared is null.
 template <class O>
-void run_chosen_norm(Launcher& l, const Workspace& w, cudaStream_t stream, const O& o, const Call& c) {
+void run_chosen_norm(Launcher& l, const NormOnce& n, const Workspace& w, cudaStream_t stream, const O& o,
+                     const Call& c) {
   using F = std::conditional_t<std::is_same_v<O, op::BatchNorm>, BatchNormAddRelu, BatchNormAddReluBackward>;
-  if (c.prepared == nullptr) return run_our_norm(l, w, o, c);
+  if (c.prepared == nullptr) return run_our_norm(l, n, w, o, c);
   run_norm(*static_cast<FusedKernel<F>*>(c.prepared), w, stream, o, c);
 }
 

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/ops/norm_once.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
@@ -40,6 +42,7 @@ struct NormTiles {
   NormTiles(DType t, std::int64_t all, std::int64_t width) : NormTiles(std::int64_t{vector_of(t)}, all, width) {}
 
   [[nodiscard]] dim3 grid() const { return {groups, chunks}; }
+  [[nodiscard]] std::int64_t bytes(DType t) const { return rows * channels * static_cast<std::int64_t>(size_of(t)); }
   [[nodiscard]] dim3 finish_grid() const { return dim3(static_cast<unsigned>((channels + 7) / 8)); }
   [[nodiscard]] OpKernel of(Forms<OpKernel> k) const { return k.of(vectors); }
   // The workspace: partial sums [chunks][2][channels], followed by means [2][channels]; f32.
@@ -64,6 +67,13 @@ struct NormApplyForm {
     return t.vectors ? kernels[static_cast<std::size_t>(bits())] : OpKernel::norm_apply_any_1;
   }
 };
+// Returns the kernel that makes all passes, or an empty value if there is none for this form. It has the tiles of the
+// separate kernels, so that it gives the same bits. t: the tiles of the first pass, with vectors of 16 bytes.
+[[nodiscard]] inline std::optional<OpKernel> once(NormApplyForm f, DType type, const NormTiles& t) {
+  if (f.mask) return vector_of(type) == 8 ? std::optional(OpKernel::norm_once_add_relu_bits) : std::nullopt;
+  if (!t.vectors || f.residual) return {};
+  return f.relu ? OpKernel::norm_once_relu : OpKernel::norm_once;
+}
 struct NormBackwardForm {
   // Of the relu: 0 no mask, 1 the sign of the recomputed output, 2 the sign of the relu's output, 3 the mask, with 8
   // channels per thread.
@@ -105,6 +115,23 @@ struct NormBackwardForm {
   }
 };
 
+[[nodiscard]] inline std::optional<OpKernel> once(NormBackwardForm f, DType type, const NormTiles& t) {
+  if (!t.vectors) return {};
+  const bool wide = vector_of(type) == 8;
+  switch (f.bits()) {
+    case 0:
+      return OpKernel::norm_backward_once;
+    case 1:
+      return OpKernel::norm_backward_once_relu;
+    case 11:
+      return wide ? std::optional(OpKernel::norm_backward_once_keep) : std::nullopt;
+    case 15:
+      return wide ? std::optional(OpKernel::norm_backward_once_keep_two) : std::nullopt;
+    default:
+      return {};
+  }
+}
+
 // Returns the tiles of an activation, NHWC.
 [[nodiscard]] inline NormTiles norm_tiles(DType t, const Shape& s) { return {t, s.numel() / s[1], s[1]}; }
 // The same for kernels that write or read the mask of a relu.
@@ -119,16 +146,25 @@ inline void run_norm_apply(Launcher& l, NormApplyForm form, const TensorRef& x, 
        t.log_lanes, t.chunk, from_variance, eps, form.bits());
 }
 
-inline void run_batch_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c, bool mask = false) {
+inline void run_batch_norm(Launcher& l, const NormOnce& n, const Workspace& w, const op::BatchNorm& o, const Call& c,
+                           bool mask = false) {
   const TensorRef& x = c.in[0];
   const NormTiles t = norm_tiles(x.dtype, x.shape);
   auto* const partial = w.at<float>(0);
+  void* const residual = o.residual ? c.in[5].data : nullptr;
+  void* const bits = mask ? c.out[3].data : nullptr;
+  const NormApplyForm form{o.relu, o.residual, mask};
+  if (const auto kernel = once(form, x.dtype, t))
+    if (n.run(x.dtype, *kernel, t.grid(), norm_bytes(t.bytes(x.dtype), o.residual), x.data, residual, c.out[0].data,
+              c.out[1].data, c.out[2].data, c.in[1].data, c.in[2].data, bits, partial, c.in[3].data, c.in[4].data,
+              n.arrived(), t.rows, t.channels, t.log_lanes, t.chunk, static_cast<int>(t.chunks), o.eps, o.momentum))
+      return;
   l.op(x.dtype, t.of(forms::norm_statistics), t.grid(), 256, x.data, static_cast<void*>(partial), t.rows, t.channels,
        t.log_lanes, t.chunk);
   l.op(x.dtype, OpKernel::norm_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.chunk, t.rows,
        t.channels, o.eps, o.momentum, c.in[3].data, c.in[4].data, c.out[1].data, c.out[2].data);
-  run_norm_apply(l, {o.relu, o.residual, mask}, x, o.residual ? c.in[5].data : nullptr, c.out[0].data, c.out[1].data,
-                 c.out[2].data, c.in[1].data, c.in[2].data, mask ? c.out[3].data : nullptr, 0, o.eps);
+  run_norm_apply(l, form, x, residual, c.out[0].data, c.out[1].data, c.out[2].data, c.in[1].data, c.in[2].data, bits, 0,
+                 o.eps);
 }
 
 inline void run_batch_norm_inference(Launcher& l, const op::BatchNormInference& o, const Call& c) {
@@ -137,8 +173,8 @@ inline void run_batch_norm_inference(Launcher& l, const op::BatchNormInference& 
 }
 
 // from_mask: the last input is the mask, not y.
-inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::BatchNormBackward& o, const Call& c,
-                                    bool from_mask = false) {
+inline void run_batch_norm_backward(Launcher& l, const NormOnce& n, const Workspace& w, const op::BatchNormBackward& o,
+                                    const Call& c, bool from_mask = false) {
   std::size_t k = 0;
   void* const dy = c.in[k++].data;
   void* const dy2 = o.second ? c.in[k++].data : nullptr;
@@ -153,6 +189,11 @@ inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::B
   const NormTiles t = from_mask ? mask_tiles(x.shape) : norm_tiles(x.dtype, x.shape);
   auto* const partial = w.at<float>(0);
   auto* const means = w.at<float>(t.partial_bytes());
+  if (const auto kernel = once(form, x.dtype, t))
+    if (n.run(x.dtype, *kernel, t.grid(), norm_backward_bytes(t.bytes(x.dtype), o.second, form.keep), dy, dy2, x.data,
+              y, mean, inv_std, gamma, beta, dresidual, partial, c.out[1].data, c.out[2].data, means, c.out[0].data,
+              n.arrived(), t.rows, t.channels, t.log_lanes, t.chunk, static_cast<int>(t.chunks)))
+      return;
   l.op(x.dtype, form.sums(t), t.grid(), 256, dy, dy2, x.data, y, mean, inv_std, gamma, beta, dresidual, partial, t.rows,
        t.channels, t.log_lanes, t.chunk, form.bits());
   l.op(x.dtype, OpKernel::norm_backward_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.rows,

@@ -17,7 +17,7 @@ namespace {
 // 2047. Several blocks: everyone.
 constexpr std::uint32_t several = 2047, everyone = ~0U;
 // As in ptx_runtime.hpp.
-constexpr unsigned reads = 1, writes = 2, strong = 4;
+constexpr unsigned reads = 1, writes = 2, strong = 4, releases = 8, acquires = 16;
 
 std::uint32_t block_number() {
   const Machine& m = Block::instance().machine;
@@ -26,27 +26,9 @@ std::uint32_t block_number() {
 std::uint32_t me() { return block_number() << 11U | Block::instance().machine.thread.x; }
 bool same_warp(std::uint32_t a, std::uint32_t thread) { return (a < 1024 ? a / 32 : a - 1024) == thread / 32; }
 
-// Returns whether the earlier access is not ordered before an access of this thread.
-bool concurrent(const Accessed& a, std::uint32_t serial, std::uint32_t mine, std::uint32_t interval) {
-  if (a.serial != serial) return false;
-  if (a.threads == everyone || a.threads >> 11U != mine >> 11U) return true;
-  if (a.interval >> 12U != interval >> 12U) return false;
-  const std::uint32_t other = a.threads & several, thread = mine & several;
-  if (other == thread) return false;
-  return !(other != several && same_warp(other, thread) && a.interval != interval);
-}
-void add(Accessed& a, std::uint32_t serial, std::uint32_t mine, std::uint32_t interval) {
-  const std::uint32_t other = a.threads & several, thread = mine & several;
-  if (a.serial != serial ||
-      (a.threads >> 11U == mine >> 11U && a.interval >> 12U != interval >> 12U && a.threads != everyone)) {
-    a = {serial, mine, interval};
-  } else if (a.threads == everyone || a.threads >> 11U != mine >> 11U) {
-    a.threads = everyone;
-  } else {
-    a.interval = interval;
-    if (other != thread)
-      a.threads = (mine & ~several) | (other != several && same_warp(other, thread) ? 1024 + thread / 32 : several);
-  }
+void merge(std::vector<std::uint32_t>& to, const std::vector<std::uint32_t>& from) {
+  if (to.size() < from.size()) to.resize(from.size(), 0);
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = std::max(to[i], from[i]);
 }
 
 std::string name_of(std::uint32_t threads) {
@@ -77,9 +59,65 @@ Accesses::Accesses() {
   m.errors = chosen_errors();
 }
 
+// Returns whether the earlier access is not ordered before an access of this thread.
+bool Accesses::concurrent(const Accessed& a, std::uint32_t serial, std::uint32_t mine, std::uint32_t interval) {
+  if (a.serial != serial) return false;
+  if (a.threads == everyone) return true;
+  if (a.threads >> 11U != mine >> 11U) return !happened(a.threads >> 11U, a.interval >> 12U);
+  if (a.interval >> 12U != interval >> 12U) return false;
+  const std::uint32_t other = a.threads & several, thread = mine & several;
+  if (other == thread) return false;
+  return !(other != several && same_warp(other, thread) && a.interval != interval);
+}
+void Accesses::add(Accessed& a, std::uint32_t serial, std::uint32_t mine, std::uint32_t interval) {
+  const std::uint32_t other = a.threads & several, thread = mine & several;
+  const bool ours = a.threads != everyone && a.threads >> 11U == mine >> 11U;
+  if (a.serial != serial || (ours && a.interval >> 12U != interval >> 12U) ||
+      (!ours && a.threads != everyone && happened(a.threads >> 11U, a.interval >> 12U))) {
+    a = {serial, mine, interval};
+  } else if (!ours) {
+    a.threads = everyone;
+  } else {
+    a.interval = interval;
+    if (other != thread)
+      a.threads = (mine & ~several) | (other != several && same_warp(other, thread) ? 1024 + thread / 32 : several);
+  }
+}
+
+// Returns whether the running block has seen that another one has passed an interval.
+bool Accesses::happened(std::uint32_t block, std::uint32_t interval) {
+  const std::uint32_t mine = block_number();
+  if (mine >= seen_.size()) return false;
+  Seen& s = seen_[mine];
+  if (!s.after.empty() && s.interval != Block::instance().interval() >> 12U) {
+    merge(s.now, s.after);
+    s.after.clear();
+  }
+  return block < s.now.size() && interval < s.now[block];
+}
+void Accesses::release(std::uint64_t address) {
+  const std::uint32_t mine = block_number();
+  Clock& c = released_[address];
+  (void)happened(mine, 0);
+  if (mine < seen_.size()) merge(c, seen_[mine].now);
+  if (c.size() <= mine) c.resize(mine + 1, 0);
+  c[mine] = std::max(c[mine], Block::instance().interval() >> 12U);
+}
+void Accesses::acquire(std::uint64_t address) {
+  const auto found = released_.find(address);
+  if (found == released_.end()) return;
+  const std::uint32_t mine = block_number();
+  (void)happened(mine, 0);
+  if (seen_.size() <= mine) seen_.resize(mine + 1);
+  seen_[mine].interval = Block::instance().interval() >> 12U;
+  merge(seen_[mine].after, found->second);
+}
+
 void Accesses::begin_launch(const std::string& kernel, const std::uint32_t* layout) {
   kernel_ = kernel;
   ++launch_serial_;
+  seen_.clear();
+  released_.clear();
   if (pages_.size() > 2048) {  // some 200 MB
     pages_.clear();
     recent_.fill({});
@@ -162,6 +200,8 @@ void Accesses::global(std::uint64_t address, unsigned size, unsigned count, unsi
   const std::uint64_t begin = address % page_bytes;
   for (std::uint64_t i = begin >> page.shift; i < (begin + bytes) >> page.shift; ++i)
     a.access(page.cells[i], a.launch_serial_, access, "global", address);
+  if ((access & releases) != 0) a.release(address);
+  if ((access & acquires) != 0) a.acquire(address);
 }
 
 void Accesses::shared(std::uint64_t address, unsigned size, unsigned count, unsigned access) {

@@ -26,13 +26,25 @@ struct Cell {
 //  - an access that is not aligned, or outside of an allocation, or outside of the block's shared variables;
 //  - a read of shared memory that no thread of the block has written;
 //  - a race. In shared memory: two threads of a block access a byte between the same two barriers, and one of them
-//    writes. In global memory: two threads of a launch do, unless they are of one block and a barrier lies between.
+//    writes. In global memory: two threads of a launch do, unless they are of one block and a barrier lies between, or
+//    of two blocks, and the first has passed a barrier and then made an atomic operation with release, which the second
+//    has seen with acquire before a barrier.
 class Accesses {
  public:
   static Accesses& instance();
   // layout: begin and bytes of each shared variable of the kernel, then two zeros; null: not from PTX.
   void begin_launch(const std::string& kernel, const std::uint32_t* layout);
-  void begin_block() { ++block_serial_; }
+  void begin_block() { block_serial_ = ++block_serials_; }
+  // What is known of the shared memory of a block that does not run at the moment.
+  struct SharedCells {
+    std::uint32_t serial = 0;
+    std::vector<Cell> cells;
+  };
+  void exchange(SharedCells& other) {
+    std::swap(block_serial_, other.serial);
+    std::swap(shared_, other.cells);
+    if (shared_.size() < valid_.size()) shared_.resize(valid_.size());
+  }
 
  private:
   static constexpr std::size_t page_bytes = 4096;
@@ -49,10 +61,23 @@ class Accesses {
   [[noreturn]] static void fault(const char* what, std::uint64_t address);
   [[nodiscard]] bool allocated(Page& page, std::uint64_t begin, std::uint64_t end) const;
   Page& page_of(std::uint64_t address, unsigned size);
+  [[nodiscard]] bool concurrent(const Accessed& a, std::uint32_t serial, std::uint32_t mine, std::uint32_t interval);
+  [[nodiscard]] bool happened(std::uint32_t block, std::uint32_t interval);
+  void add(Accessed& a, std::uint32_t serial, std::uint32_t mine, std::uint32_t interval);
+  void release(std::uint64_t address);
+  void acquire(std::uint64_t address);
   void access(Cell& cell, std::uint32_t serial, unsigned access, const char* where, std::uint64_t address);
 
   std::string kernel_;
-  std::uint32_t launch_serial_ = 0, block_serial_ = 0;
+  std::uint32_t launch_serial_ = 0, block_serial_ = 0, block_serials_ = 0;
+  // For each block, the interval before which all of its accesses have happened.
+  using Clock = std::vector<std::uint32_t>;
+  struct Seen {
+    Clock now, after;            // what a block has seen, and what its threads see after the next barrier
+    std::uint32_t interval = 0;  // of `after`
+  };
+  std::vector<Seen> seen_;  // by block
+  std::unordered_map<std::uint64_t, Clock> released_;
   std::vector<std::uint8_t> valid_;  // bytes of shared variables
   std::vector<Cell> shared_;
   std::unordered_map<std::uint64_t, Page> pages_;

@@ -38,6 +38,7 @@ void came([[maybe_unused]] void* shadow, [[maybe_unused]] const void** from, [[m
 
 Block::Block() {
   machine.sync = &Block::barrier;
+  machine.yield = &Block::yield;
   machine.warp_sync = &Block::warp_barrier;
   machine.exchange = &Block::exchange;
 }
@@ -59,26 +60,66 @@ void Block::arrange(std::vector<T>& list, ThreadOrder order) {
   }
 }
 
-void Block::run(unsigned threads, ThreadOrder order, const std::function<void()>& kernel) {
-  order_.resize(threads);
-  std::iota(order_.begin(), order_.end(), 0U);
-  arrange(order_, order);
-  next_ = 0;
-  kernel_ = &kernel;
+void Block::begin(unsigned threads, ThreadOrder order) {
+  work_ = {};
+  work_.how = order;
+  work_.order.resize(threads);
+  std::iota(work_.order.begin(), work_.order.end(), 0U);
+  arrange(work_.order, order);
   begin_interval();
-  while (next_ < order_.size()) resume(idle());
+}
+
+// Runs the block to its end, or until it waits for another block; returns whether it has ended.
+bool Block::advance() {
+  for (auto& [fiber, position] : std::exchange(work_.yielding, {})) {
+    machine.thread = position;
+    resume(fiber);
+  }
+  while (work_.next < work_.order.size()) resume(idle());
   for (;;) {
     if (release_lanes()) continue;
-    if (!lanes_.empty()) give_up("an operation of a warp that not all of its lanes reach");
-    if (waiting_.empty()) return;
+    if (!work_.yielding.empty()) return false;
+    if (!work_.lanes.empty()) give_up("an operation of a warp that not all of its lanes reach");
+    if (work_.waiting.empty()) return true;
     // Some threads have returned, so not all threads can reach the barrier.
-    if (waiting_.size() != threads) give_up("a barrier that not all threads of a block reach");
-    auto now = std::exchange(waiting_, {});
+    if (work_.waiting.size() != work_.order.size()) give_up("a barrier that not all threads of a block reach");
+    auto now = std::exchange(work_.waiting, {});
     begin_interval();
-    arrange(now, order);
+    arrange(now, work_.how);
     for (auto& [fiber, position] : now) {
       machine.thread = position;
       resume(fiber);
+    }
+  }
+}
+
+void Block::run(unsigned threads, ThreadOrder order, const std::function<void()>& kernel) {
+  kernel_ = &kernel;
+  begin(threads, order);
+  if (!advance()) give_up("a thread that waits for another block, in a launch that is not cooperative");
+}
+
+void Block::run_together(unsigned threads, unsigned blocks, const std::function<void()>& kernel,
+                         const std::function<void(unsigned)>& enter, const std::function<void(unsigned)>& leave) {
+  kernel_ = &kernel;
+  std::vector<Work> works(blocks);
+  std::vector<char> begun(blocks, 0), ended(blocks, 0);
+  for (std::size_t left = blocks, before = events_ + 1; left > 0;) {
+    if (before == events_) give_up("blocks that wait for each other without an end");
+    before = events_;
+    for (unsigned i = 0; i < blocks; ++i) {
+      if (ended[i] != 0) continue;
+      enter(i);
+      std::swap(work_, works[i]);
+      if (begun[i] == 0) begin(threads, static_cast<ThreadOrder>(i % 3));
+      begun[i] = 1;
+      if (advance()) {
+        ended[i] = 1;
+        --left;
+        ++events_;
+      }
+      std::swap(work_, works[i]);
+      leave(i);
     }
   }
 }
@@ -110,8 +151,8 @@ void Block::enter() {
   for (;;) {
     Fiber* const me = b.current_;
     me->busy = true;
-    while (b.next_ < b.order_.size()) {
-      b.machine.thread = {b.order_[b.next_++], 0, 0};
+    while (b.work_.next < b.work_.order.size()) {
+      b.machine.thread = {b.work_.order[b.work_.next++], 0, 0};
       (*b.kernel_)();
     }
     me->busy = false;
@@ -130,13 +171,21 @@ void Block::arrived(void* shadow) { came(shadow, &stack_, &stack_bytes_); }
 void Block::barrier() {
   Block& b = instance();
   Fiber* const me = b.current_;
-  b.waiting_.emplace_back(me, b.machine.thread);
+  b.work_.waiting.emplace_back(me, b.machine.thread);
+  b.leave(me);
+}
+
+void Block::yield() {
+  Block& b = instance();
+  Fiber* const me = b.current_;
+  b.work_.yielding.emplace_back(me, b.machine.thread);
   b.leave(me);
 }
 
 void Block::begin_interval() {
-  ++interval_;
-  warp_intervals_.fill(0);
+  work_.interval = ++intervals_;
+  work_.warp_intervals.fill(0);
+  ++events_;
 }
 
 void Block::warp_barrier(std::uint32_t mask) { instance().wait_for_lanes(mask, 0, true); }
@@ -144,26 +193,26 @@ const std::uint32_t* Block::exchange(std::uint32_t mask, std::uint32_t value) {
   Block& b = instance();
   const unsigned warp = b.machine.thread.x / 32;
   b.wait_for_lanes(mask, value, false);
-  return &b.exchanged_[std::size_t{32} * warp];
+  return &b.work_.exchanged[std::size_t{32} * warp];
 }
 void Block::wait_for_lanes(std::uint32_t mask, std::uint32_t value, bool synchronises) {
   if ((mask >> machine.thread.x % 32 & 1U) == 0) give_up("a lane that its own operation leaves out");
   Fiber* const me = current_;
-  lanes_.push_back({me, machine.thread, mask, value, synchronises});
+  work_.lanes.push_back({me, machine.thread, mask, value, synchronises});
   leave(me);
 }
 // Resumes the lanes of one operation that all of them have reached. Returns false if there is none.
 bool Block::release_lanes() {
-  for (const Lane& first : lanes_) {
+  for (const Lane& first : work_.lanes) {
     const auto belongs = [warp = first.position.x / 32, mask = first.mask, s = first.synchronises](const Lane& l) {
       return l.position.x / 32 == warp && l.mask == mask && l.synchronises == s;
     };
     std::vector<Lane> group;
-    std::copy_if(lanes_.begin(), lanes_.end(), std::back_inserter(group), belongs);
+    std::copy_if(work_.lanes.begin(), work_.lanes.end(), std::back_inserter(group), belongs);
     if (group.size() != static_cast<std::size_t>(std::popcount(first.mask))) continue;
-    if (first.synchronises && ~first.mask == 0) ++warp_intervals_[first.position.x / 32];
-    std::erase_if(lanes_, belongs);
-    for (const Lane& l : group) exchanged_[l.position.x] = l.value;
+    if (first.synchronises && ~first.mask == 0) ++work_.warp_intervals[first.position.x / 32];
+    std::erase_if(work_.lanes, belongs);
+    for (const Lane& l : group) work_.exchanged[l.position.x] = l.value;
     for (const Lane& l : group) {
       machine.thread = l.position;
       resume(l.fiber);

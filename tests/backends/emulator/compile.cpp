@@ -28,7 +28,7 @@ constexpr char prelude[] = R"(
 #include <cmath>
 #include <utility>
 struct Position { unsigned x, y, z; };
-struct Machine { Position thread, block, threads, blocks; void (*sync)(); };
+struct Machine { Position thread, block, threads, blocks; void (*sync)(); void (*yield)(); };
 static Machine* tutti_machine = (Machine*)1;
 static float (*tutti_from_f16)(unsigned short) = (float (*)(unsigned short))1;
 static unsigned short (*tutti_to_f16)(float) = (unsigned short (*)(float))1;
@@ -268,6 +268,12 @@ bool Program::build() {
   replace_all(text, R"(asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));)", "f = tutti_from_f16(x.bits);");
   replace_all(text, R"(asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_bf16(f);");
   replace_all(text, R"(asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_f16(f);");
+  replace_all(
+      text,
+      R"(asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");)",
+      "before = *p; *p += v;");
+  replace_all(text, R"(asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");)",
+              "tutti_machine->yield(); v = *p;");
   text = prelude + ("#line 1 \"" + name + "\"\n") + text + "\n";
   symbols.clear();
   for (std::size_t i = 0; i < kernels.size(); ++i) {

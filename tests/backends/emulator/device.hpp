@@ -21,6 +21,8 @@ namespace tutti::emulator {
 
 struct Stream;
 
+inline constexpr int multiprocessors = 2;
+
 // A point of a stream. The stream reaches the point when all earlier work is done.
 struct Point {
   bool happened = false;
@@ -125,6 +127,9 @@ class Device {
   std::map<std::string, std::size_t> kernels;           // how often each kernel was started or captured, by name
   std::size_t stream_waits = 0, event_waits = 0;        // how often the host waited for a whole stream, and for a point
                                                         // of it
+  int cooperative = 1, blocks_each = 2;                 // whether the device launches blocks together, and how many run
+                                                        // on a multiprocessor
+  int cache = 16384;                                    // bytes of the L2 cache
   int count = 1, driver = 13000, major = 9, minor = 0;  // properties of the machine
   int runtime = CUDART_VERSION;                         // the version of CUDA for which programs seem to be built
   cudaError_t fault = cudaSuccess;                      // the result of waiting for the stream

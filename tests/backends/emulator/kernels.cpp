@@ -97,7 +97,8 @@ class Faults {
 // A kernel with its arguments.
 class Launch {
  public:
-  Launch(const Kernel& k, dim3 grid, dim3 block, void** arguments) : kernel_(k), grid_(grid), block_(block) {
+  Launch(const Kernel& k, dim3 grid, dim3 block, void** arguments, bool together)
+      : kernel_(k), grid_(grid), block_(block), together_(together) {
     for (const std::size_t* size = k.sizes; *size != 0; ++size, ++arguments) {
       copies_.emplace_back((*size + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
       std::memcpy(copies_.back().data(), *arguments, *size);
@@ -114,6 +115,7 @@ class Launch {
     const Faults faults(kernel_.name);
     Accesses& accesses = Accesses::instance();
     accesses.begin_launch(kernel_.name, kernel_.layout);
+    if (together_) return run_together(thread);
     for (unsigned y = 0; y < grid_.y; ++y)
       for (unsigned x = 0; x < grid_.x; ++x) {
         // Shared memory is not zero on a GPU: earlier blocks or programs have used it.
@@ -125,8 +127,38 @@ class Launch {
   }
 
  private:
+  // Blocks that run at the same time: the shared memory of a block is put aside while another one runs.
+  void run_together(const std::function<void()>& thread) {
+    struct Aside {
+      std::vector<std::vector<char>> memory;
+      Accesses::SharedCells cells;
+    };
+    std::vector<Aside> aside(std::size_t{grid_.x} * grid_.y);
+    Block& b = Block::instance();
+    Accesses& accesses = Accesses::instance();
+    for (Aside& a : aside) {
+      for (const auto& [from, to] : *kernel_.shared) a.memory.emplace_back(to - from, '\xff');
+      accesses.begin_block();
+      accesses.exchange(a.cells);
+      a.cells.cells.clear();
+    }
+    const auto exchange = [&](unsigned i) {
+      for (std::size_t k = 0; k < kernel_.shared->size(); ++k)
+        std::swap_ranges(aside[i].memory[k].begin(), aside[i].memory[k].end(), (*kernel_.shared)[k].first);
+      accesses.exchange(aside[i].cells);
+    };
+    b.run_together(
+        block_.x, grid_.x * grid_.y, thread,
+        [&](unsigned i) {
+          exchange(i);
+          b.machine.block = {i % grid_.x, i / grid_.x, 0};
+        },
+        exchange);
+  }
+
   const Kernel& kernel_;
   dim3 grid_, block_;
+  bool together_;
   std::vector<std::vector<std::max_align_t>> copies_;
 };
 
@@ -192,11 +224,35 @@ cudaError_t cudaFuncGetParamInfo(const void* kernel, size_t i, size_t* offset, s
   }
   return cudaSuccess;
 }
+#undef cudaOccupancyMaxActiveBlocksPerMultiprocessor
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
+  *blocks = Device::instance().blocks_each;
+  return cudaSuccess;
+}
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+#undef cudaLaunchKernelExC
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
+  const dim3 grid = config->gridDim, block = config->blockDim;
+  bool together = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id != cudaLaunchAttributeCooperative) return done(cudaErrorInvalidValue);
+    together = config->attrs[i].val.cooperative != 0;
+  }
+  const Device& d = Device::instance();
+  if (together && d.cooperative == 0) return done(cudaErrorNotSupported);
+  if (together && std::size_t{grid.x} * grid.y > static_cast<std::size_t>(d.blocks_each) * multiprocessors)
+    return done(cudaErrorCooperativeLaunchTooLarge);
   if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || block.x == 0 || block.x > 1024)
     return done(cudaErrorInvalidConfiguration);
   ++Device::instance().kernels[static_cast<const Kernel*>(kernel)->name];
-  Device::instance().submit(stream, Launch(*static_cast<const Kernel*>(kernel), grid, block, arguments));
+  Device::instance().submit(config->stream,
+                            Launch(*static_cast<const Kernel*>(kernel), grid, block, arguments, together));
   return cudaSuccess;
 }
 

@@ -139,7 +139,8 @@ def _access(f, i, operand):
     named, address = f.address(operand)
     if named not in ("", space):
         raise i.error("an address of another space than the instruction's")
-    return space, address, C_TYPE[i.type], BYTES[i.type], count, "strong_" if STRONG & set(modifiers) else ""
+    how = "acquire_" if "acquire" in modifiers and {"gpu", "sys"} & set(modifiers) else "strong_" if STRONG & set(modifiers) else ""
+    return space, address, C_TYPE[i.type], BYTES[i.type], count, how
 
 
 def _parts(i, text, count):
@@ -159,7 +160,9 @@ def load(f, i):
         number, offset = address
         return "{ " + " ".join(f.put(n, f"parameter<{to}>(a[{number}], {offset + k * size})") for k, n in enumerate(names)) + " }"
     lines = " ".join(f.put(n, f"at<{to}>(p, {k})") for k, n in enumerate(names))
-    return f"{{ const u8* p = {space}({address}, {size}, {count}, {how}reads); {lines} }}"
+    # A thread that reads so may wait for what another block does.
+    others = "M->yield(); " if how == "acquire_" else ""
+    return f"{{ {others}const u8* p = {space}({address}, {size}, {count}, {how}reads); {lines} }}"
 
 
 def store(f, i):
@@ -184,7 +187,8 @@ def atomic(f, i):
     to, (_, address) = C_TYPE[i.type], f.address(operands[1])
     values = ", ".join(f.value(o, i.type) for o in operands[2:])
     text = f.put(operands[0], "before")
-    return (f"{{ u8* p = {space}({address}, {BYTES[i.type]}, 1, updates); const {to} before = at<{to}>(p, 0); "
+    how = "release_updates" if "release" in modifiers and {"gpu", "sys"} & set(modifiers) else "updates"
+    return (f"{{ u8* p = {space}({address}, {BYTES[i.type]}, 1, {how}); const {to} before = at<{to}>(p, 0); "
             f"set<{to}>(p, 0, atomic_{operation}<{to}>(before, {values})); {text} }}")
 
 

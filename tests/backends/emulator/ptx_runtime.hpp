@@ -20,10 +20,19 @@ typedef int64_t s64;
 struct Position {
   unsigned x, y, z;
 };
-enum Access : unsigned { reads = 1, writes = 2, strong_reads = 5, strong_writes = 6, updates = 7 };
+enum Access : unsigned {
+  reads = 1,
+  writes = 2,
+  strong_reads = 5,
+  strong_writes = 6,
+  updates = 7,
+  release_updates = 15,  // order earlier accesses before it, for a block that reads it with acquire
+  acquire_reads = 21
+};
 struct Machine {
   Position thread, block, threads, blocks;
   void (*sync)();
+  void (*yield)();
   void (*warp_sync)(u32 mask);
   const u32* (*exchange)(u32 mask, u32 value);
   void (*global)(u64 address, unsigned size, unsigned count, unsigned access);

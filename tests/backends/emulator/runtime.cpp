@@ -68,7 +68,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   std::strcpy(p->name, "emulated GPU");
   p->major = Device::instance().major;
   p->minor = Device::instance().minor;
-  p->multiProcessorCount = 2;
+  p->multiProcessorCount = multiprocessors;
+  p->cooperativeLaunch = Device::instance().cooperative;
+  p->l2CacheSize = Device::instance().cache;
   p->pciDomainID = 1;
   p->pciBusID = 0x3b;
   p->pciDeviceID = 2;
