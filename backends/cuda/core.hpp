@@ -49,7 +49,7 @@ class Core : public Backend, public DeviceMemory {
         staging_(*this, launcher_),
         graphs_(device()),
         loss_(*this, launcher_) {
-    if (options_.tf32 && !has_tf32(device().architecture()))
+    if (!has_tf32(device().architecture()) && std::exchange(options_.tf32, false).value_or(false))
       fail<UsageError>("--tf32", "a GPU of compute capability 8.0 or newer", device().name_and_capability(),
                        "leave it out, or use --precision f16");
     norms_ = Buffer(*this, squared_norms_bytes);
@@ -74,7 +74,7 @@ class Core : public Backend, public DeviceMemory {
   [[nodiscard]] std::vector<BitFact> bits_depend_on() const override {
     std::vector<BitFact> facts = Backend::bits_depend_on();
     facts.push_back({"multiprocessors", std::to_string(device().multiprocessors())});
-    facts.push_back({"TF32", options_.tf32 ? "yes" : "no"});
+    facts.push_back({"TF32", !options_.tf32 ? "in convolutions" : *options_.tf32 ? "yes" : "no"});
     facts.push_back({"fusion", std::string(name_of(options_.fusion))});
     facts.push_back({"recompute", options_.recompute ? "yes" : "no"});
     return facts;

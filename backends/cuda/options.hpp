@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,9 +31,11 @@ enum class CudaFusion : std::uint8_t { automatic, on, off };
   return f == CudaFusion::automatic ? "auto" : f == CudaFusion::on ? "on" : "off";
 }
 
-struct CudaOptions {           // options of CudaBackend
-  int device = 0;              // number as in nvidia-smi -L and CUDA_VISIBLE_DEVICES
-  bool tf32 = false;           // f32 products with the precision of TF32
+struct CudaOptions {  // options of CudaBackend
+  int device = 0;     // number as in nvidia-smi -L and CUDA_VISIBLE_DEVICES
+  // f32 products with the precision of TF32: true: all; false: none. Empty: those of convolutions, if the GPU has TF32,
+  // and not those of fully connected layers, which is PyTorch's default.
+  std::optional<bool> tf32{};
   bool deterministic = false;  // only library kernels that give the same bits every time, as tutti's always do
   bool autotune = false;       // measure the libraries' kernels when plans are made
   // Take no kernel because of a measurement, nor of one that an earlier process stored (Backend::fix_division).
@@ -47,7 +50,7 @@ namespace cuda {
 
 [[nodiscard]] inline ConvolutionOptions convolution_options(const CudaOptions& o) {
   ConvolutionOptions c;
-  c.tf32 = o.tf32;
+  c.tf32 = o.tf32.value_or(true);
   c.autotune = o.autotune;
   c.deterministic = o.deterministic;
   c.fallback_fusions = o.fusion == CudaFusion::on;
@@ -56,7 +59,7 @@ namespace cuda {
 }
 [[nodiscard]] inline GemmOptions gemm_options(const CudaOptions& o) {
   GemmOptions g;
-  g.tf32 = o.tf32;
+  g.tf32 = o.tf32.value_or(false);
   return g;
 }
 

@@ -59,6 +59,18 @@ struct NcclOptions {
 }
 [[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
+// Tells NCCL 2.29 and newer that a captured step and other operations do not run at the same time. Then NCCL adds no
+// events to graphs that would order them (NCCL_GRAPH_MIXING_SUPPORT in NCCL's documentation). Returns false in an older
+// NCCL, whose configuration has no such member.
+template <class Config>
+bool set_graph_usage(Config& config) noexcept {
+  if constexpr (requires { config.graphUsageMode; }) {
+    config.graphUsageMode = 1;
+    return true;
+  }
+  return false;
+}
+
 // NCCL's communicator, created without blocking: every wait has a deadline, after which the communicator is aborted.
 // One thread makes all calls. If another thread interrupts the group, the first thread also aborts it, because NCCL
 // allows no abort during another call.
@@ -80,6 +92,8 @@ class NcclGroup {
     if (failed()) stop_here(all);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    captures_alone_ = set_graph_usage(config);
+    device.share_steps(o.size);
     try {
       ncclComm_t comm = nullptr;
       const ncclResult_t r = ncclCommInitRankConfig(&comm, o.size, id, o.rank, &config);
@@ -90,6 +104,7 @@ class NcclGroup {
       cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, -1), "a stream for NCCL");
       device.share_steps(o.size);
     } catch (...) {
+      device.share_steps(1);
       abort();
       throw;
     }
@@ -115,6 +130,9 @@ class NcclGroup {
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+  // Returns true if the communicator runs no uncaptured operation beside a captured one: the caller waits for captured
+  // steps before it starts an operation.
+  [[nodiscard]] bool captures_alone() const noexcept { return captures_alone_; }
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_.load(); }
   [[nodiscard]] const cuda::Device& device() const noexcept { return device_; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
@@ -220,6 +238,7 @@ class NcclGroup {
   std::atomic<ncclComm_t> comm_{nullptr};
   cudaStream_t stream_ = nullptr;
   std::atomic<bool> failed_{false};
+  bool captures_alone_ = false;
   const InterruptFlag* flag_;
 };
 

@@ -25,6 +25,7 @@
 
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/nccl/gradient_memory.hpp>
 #include <tutti/backends/nccl/group.hpp>
 #include <tutti/cluster/rendezvous/rendezvous.hpp>
 #include <tutti/comm/communicator.hpp>
@@ -45,13 +46,25 @@ class NcclCommunicator {
   // A collective call. Destruction is collective too, unless an operation failed. The device must outlive this object.
   explicit NcclCommunicator(const cuda::Device& device, const NcclOptions& options = {},
                             const Rendezvous& rendezvous = {})
-      : options_(options), group_(device, options, rendezvous), hosts_(options.hosts) {
+      : options_(options),
+        memory_(nccl_registration()),
+        group_(device, options, rendezvous),
+        captures_alone_(group_.captures_alone()),
+        hosts_(options.hosts) {
     if (hosts_.empty()) name_hosts();
   }
   ~NcclCommunicator() {
     // A rank that fails does not wait for other ranks. It aborts the group before it frees device memory, because
     // freeing waits for the device.
     if (group_.failed() || std::uncaught_exceptions() > exceptions_) group_.abort();
+    if (!memory_.registered()) return;
+    group_.device().forget_captured();
+    try {
+      if (!group_.failed()) wait_stream(group_.device().stream(), "the end of operations on registered memory");
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "tutti: %s\n", e.what());
+    }
+    memory_.leave(group_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -125,8 +138,15 @@ class NcclCommunicator {
     std::fprintf(stderr, "tutti: %s ends the job: %s\n", my_name().c_str(), reason.c_str());
     group_.abort();
   }
-  // Returns an empty span: operations can use all device memory.
-  std::span<std::byte> allocate(std::size_t) { return {}; }
+  // Returns registered memory with zeros (NcclGradientMemory), once, or an empty span: operations can use all device
+  // memory.
+  std::span<std::byte> allocate(std::size_t bytes) {
+    return size() == 1 ? std::span<std::byte>() : memory_.allocate(group_, bytes);
+  }
+  [[nodiscard]] bool has_registered_memory() const noexcept { return memory_.registered(); }
+  // Waits for captured steps before each operation outside a capture, as NCCL requires of communicators for which
+  // NcclGroup::captures_alone() is true.
+  void capture_alone() noexcept { captures_alone_ = true; }
 
   // Waits for the work on a stream, for example for a captured step that contains operations. Records the event again.
   // Throws if NCCL reports an error or the deadline passes.
@@ -197,6 +217,15 @@ class NcclCommunicator {
     return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
   }
 
+  // An operation outside a capture must not be started before captured ones have ended, whatever their streams.
+  void wait_for_captured(const std::string& name) {
+    if (!captures_alone_) return;
+    if (group_.device().capturing()) {
+      has_captured_ = true;
+    } else if (has_captured_) {
+      wait_stream(group_.device().stream(), name);
+    }
+  }
   // Makes later operations on the communication stream wait for the work on the device's stream, for example for a
   // captured step with operations. This gives all ranks the same order of operations.
   void follow_device() {
@@ -209,6 +238,7 @@ class NcclCommunicator {
   Work start(const std::string& name, F&& f) {
     group_.require_alive(name);
     group_.device().use();
+    wait_for_captured(name);
     follow_device();
     group_.settle(f(), "an operation of NCCL", name);
     const std::shared_ptr<Operation> o =
@@ -257,6 +287,7 @@ class NcclCommunicator {
   void through_device(std::span<std::byte> piece, std::size_t out_bytes, const std::string& name, F&& f) {
     if (piece.empty()) return;
     std::byte* const device = staging();
+    wait_for_captured(name);
     follow_device();
     cuda::check(cudaMemcpyAsync(device, piece.data(), piece.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(f(device), "an operation of NCCL", name);
@@ -268,6 +299,7 @@ class NcclCommunicator {
   void gather(std::span<const std::byte> mine, std::vector<std::byte>& all, const std::string& name) {
     group_.require_alive(name);
     std::byte* const device = staging();
+    wait_for_captured(name);
     follow_device();
     std::byte* const gathered = device + gather_piece();
     all.resize(mine.size() * static_cast<std::size_t>(size()));
@@ -320,7 +352,9 @@ class NcclCommunicator {
 
   int exceptions_ = std::uncaught_exceptions();
   NcclOptions options_;
+  NcclGradientMemory memory_;  // freed after the communicator
   NcclGroup group_;
+  bool captures_alone_, has_captured_ = false;
   std::chrono::milliseconds host_deadline_ = options_.deadline;
   std::shared_ptr<void> staging_;
   std::optional<cuda::Event> before_, marker_;

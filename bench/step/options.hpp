@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include <tutti/core/dtype.hpp>
@@ -16,7 +17,7 @@ inline constexpr const char* help_text =
     "                  [--precision f32|bf16|f16] [--dump FILE]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
     "                  [--convolution auto|direct|winograd|tune] [--reuse-weights]\n"
-    "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
+    "                  [--device 0] [--tf32 | --no-tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
     "                  [--no-graph] [--nccl]\n"
     "NET: resnet20, resnet56, resnet110, resnet18, resnet50-32, cifar_fast or wrn28_10, or for images of 224x224:\n"
     "resnet50, resnext50_32x4d, wide_resnet50_2, resnet50d, seresnet50, mobilenet_v2 or convnext_tiny.\n"
@@ -33,7 +34,8 @@ struct Args {
   std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto", convolution = "auto", dump;
   int batch = 128, threads = 0, device = 0;
   double seconds = 5;
-  bool profile = false, tf32 = false, autotune = false, recompute = false, graph = true, nccl = false;
+  std::optional<bool> tf32;  // as in CudaOptions
+  bool profile = false, autotune = false, recompute = false, graph = true, nccl = false;
   bool reuse_weights = false;
 };
 
@@ -65,6 +67,8 @@ inline Args parse(int argc, char** argv) {
       a.reuse_weights = true;
     else if (flag == "--tf32")
       a.tf32 = true;
+    else if (flag == "--no-tf32")
+      a.tf32 = false;
     else if (flag == "--autotune")
       a.autotune = true;
     else if (flag == "--recompute")

@@ -88,7 +88,10 @@ struct Nccl {
   std::unique_ptr<NcclWorld> world;
   ncclResult_t asynchronous_error = ncclSuccess;
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
-  int living = 0;  // number of communicators of this process
+  int living = 0;                              // number of communicators of this process
+  int registered = 0;                          // number of registered pieces of memory
+  ncclResult_t registration = ncclInProgress;  // the result of ncclCommRegister
+  bool captures_alone = false;  // an operation outside a capture must not start while some are outstanding
   // Called at each point at which a rank may be lost: before a call, while ranks join, and before an operation runs.
   std::function<void(const char* point)> at = [](const char*) {};
 
@@ -189,6 +192,10 @@ ncclResult_t start(ncclComm_t c, cudaStream_t stream, const void* from, std::siz
   c->later = 2;
   Device& d = Device::instance();
   const auto held = d.capturing(d.stream_of(stream)) ? c->graphs : nullptr;
+  const auto& waiting = d.stream_of(nullptr)->items;
+  if (nccl.captures_alone && held == nullptr &&
+      std::any_of(waiting.begin(), waiting.end(), [](const Item& i) { return i.of_graph; }))
+    give_up("an operation beside a captured one");
   const auto ready = [c, from, bytes] {
     if (c->over) return true;
     NcclWorld& world = nccl.shared();
@@ -280,6 +287,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t c) {
   using namespace tutti::emulator;
   nccl.at("an end");
   ++nccl.finalized;
+  if (nccl.registered > 0) give_up("a communicator that ends with registered memory");
   require_no_graph(c);
   c->ends = true;
   c->later = 1;
@@ -289,11 +297,25 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
   ++tutti::emulator::nccl.destroyed;
   return tutti::emulator::end(c), ncclSuccess;
 }
+ncclResult_t ncclMemAlloc(void** p, size_t n) {
+  return cudaMalloc(p, n) == cudaSuccess ? ncclSuccess : ncclSystemError;
+}
+ncclResult_t ncclMemFree(void* p) { return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclSystemError; }
+ncclResult_t ncclCommRegister(const ncclComm_t c, void* p, size_t, void** handle) {
+  using namespace tutti::emulator;
+  if (nccl.registration != ncclSuccess && nccl.registration != ncclInProgress) return nccl.registration;
+  ++nccl.registered;
+  *handle = p;
+  c->later = 2;
+  return nccl.registration;
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return --tutti::emulator::nccl.registered, ncclSuccess; }
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   using namespace tutti::emulator;
   // NCCL would wait for a graph that is still being captured.
   if (Device::instance().capture) give_up("a communicator that is aborted while a graph is captured");
   ++nccl.aborted;
+  nccl.registered = 0;
   return end(c), ncclSuccess;
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c,

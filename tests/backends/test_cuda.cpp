@@ -28,6 +28,7 @@ namespace {
 
 CudaOptions options(bool deterministic = false, bool graph = false) {
   CudaOptions o;
+  o.tf32 = false;  // the tests compare with exact products
   o.deterministic = deterministic;
   o.graph = graph;
   return o;
@@ -37,12 +38,12 @@ CudaOptions options(bool deterministic = false, bool graph = false) {
 
 TEST_CASE("gpu: the convolutions of ResNet give the expected results") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_convolutions(backend, testing::resnet_conv_cases());
 }
 TEST_CASE("gpu: convolutions with unusual shapes give the expected results") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
 TEST_CASE("gpu: deterministic convolutions with unusual shapes give the expected results") {
@@ -52,52 +53,52 @@ TEST_CASE("gpu: deterministic convolutions with unusual shapes give the expected
 }
 TEST_CASE("gpu: all ops except convolutions give the expected results in f32") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_other_ops(backend, DType::f32);
 }
 TEST_CASE("gpu: all ops except convolutions give the expected results in bf16") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_other_ops(backend, DType::bf16);
 }
 TEST_CASE("gpu: all ops except convolutions give the expected results in f16") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_other_ops(backend, DType::f16);
 }
 TEST_CASE("gpu: every op of whole nets gives the expected results") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_models(backend);
 }
 TEST_CASE("gpu: weight updates, norms, averages and accumulation give the expected results") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_updates(backend);
 }
 TEST_CASE("gpu: the conversions of sums of logical ranks give the bits of the reference") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_integer_passes(backend);
 }
 TEST_CASE("gpu: the loss has the expected values, and invalid labels are an error") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_loss(backend);
 }
 TEST_CASE("gpu: gelu is right at known values, far from zero and for NaN") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_gelu(backend);
 }
 TEST_CASE("gpu: a NaN in the weights makes the loss NaN") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_nan_is_not_lost(backend);
 }
 TEST_CASE("gpu: f64 is refused when the plan is made") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   testing::check_no_f64(backend);
 }
 TEST_CASE("gpu: two deterministic runs give the same bits") {
@@ -150,7 +151,7 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
   const Graph net = testing::small_resnet(false);
   const auto batch = testing::random_batch(net, 64, 5);
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {
-    CudaBackend backend;
+    CudaBackend backend(options());
     Solo solo;
     TrainerOptions o;
     o.compute = t;
@@ -165,7 +166,7 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
 
 TEST_CASE("gpu: memory, streams, events and pinned memory work") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   Buffer a(backend, 1000), b(backend, 1000);
   const auto pinned = cuda::allocate_pinned(1000);
   auto* const bytes = static_cast<unsigned char*>(pinned.get());
@@ -196,7 +197,7 @@ TEST_CASE("gpu: memory, streams, events and pinned memory work") {
 
 TEST_CASE("gpu: batches from pinned slots and from images on the device equal the batches of the loader") {
   if (no_gpu()) return;
-  CudaBackend backend;
+  CudaBackend backend(options());
   Schema s;
   s.name = "test";
   s.classes = 10;

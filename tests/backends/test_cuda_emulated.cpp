@@ -4,6 +4,7 @@
 // Loops replace the libraries' convolutions and matrix products.
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <tutti/backends/cuda/cuda.hpp>
@@ -115,7 +116,7 @@ TEST_CASE("with a fixed division, the libraries choose deterministic kernels and
   for (const BitFact& f : backend.bits_depend_on()) names += f.name + ": " + f.value + "\n";
   CAPTURE(names);
   CHECK(names.find("multiprocessors: ") != std::string::npos);
-  CHECK(names.find("TF32: no") != std::string::npos);
+  CHECK(names.find("TF32: in convolutions") != std::string::npos);
 }
 TEST_CASE("the loss has the expected values, and invalid labels are an error") {
   if (skipped()) return;
@@ -294,6 +295,10 @@ TEST_CASE("GPUs of compute capability 7.0 (with CUDA 12) and 7.5 compute in f16 
         CHECK(e.train(testing::random_batch(net, 4, 1).view(), {1, 0.25}).rows == 4);
       }
       CudaOptions tf32 = options();
+      for (const std::optional<bool> none : {std::optional<bool>(), std::optional(false)}) {
+        tf32.tf32 = none;
+        CHECK(Emulated(tf32).options().tf32 == std::optional(false));
+      }
       tf32.tf32 = true;
       CHECK_THROWS_WITH_AS(Emulated{tf32}, doctest::Contains("[--tf32] expected a GPU of compute capability 8.0"),
                            UsageError);

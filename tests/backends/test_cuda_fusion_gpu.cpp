@@ -20,6 +20,7 @@ namespace {
 
 CudaOptions options(CudaFusion fusion, bool autotune = false) {
   CudaOptions o;
+  o.tf32 = false;  // the tests compare with exact products
   o.fusion = fusion;
   o.autotune = autotune;
   return o;

@@ -138,11 +138,83 @@ TEST_CASE("operations are captured and replayed together with the work before an
   cudaGraphDestroy(graph);
 }
 
+TEST_CASE("gradients lie in memory that is registered with the communicator, if NCCL can register it") {
+  on_ranks(2, [](DeviceMemory& m, NcclCommunicator& c) {
+    const std::span<std::byte> bytes = c.allocate(4000);
+    require(bytes.size() == 4000 && c.has_registered_memory() && nccl.registered == 1, "registered memory");
+    std::vector<float> v(1000, 1.F);
+    m.copy_out(v.data(), bytes.data(), 4000);
+    require(v == std::vector<float>(1000, 0.F), "zeros");
+    v.assign(1000, static_cast<float>(c.rank() + 1));
+    m.copy_in(bytes.data(), v.data(), 4000);
+    c.all_reduce(DType::f32, bytes, ReduceOp::sum, "gradients").wait();
+    m.copy_out(v.data(), bytes.data(), 4000);
+    require(v == std::vector<float>(1000, 3.F), "their sum");
+    require(c.allocate(10).empty(), "there is one registered piece");
+  });
+  // NCCL that cannot register memory still sums it; an older NCCL lacks the functions.
+  on_ranks(2, [](DeviceMemory&, NcclCommunicator& c) {
+    nccl.registration = ncclInvalidUsage;
+    require(c.allocate(64).size() == 64 && !c.has_registered_memory(), "memory that is not registered");
+  });
+  on_ranks(2, [](DeviceMemory& m, NcclCommunicator& c) {
+    auto& device = emulator::Device::instance();
+    device.capacity = device.memory.used() + 1000;
+    require(c.allocate(4000).empty() && !c.has_registered_memory(), "no memory");
+    m.synchronise();
+  });
+  DeviceMemory m(0);
+  NcclGroup alone(m.device(), {}, {});
+  NcclGradientMemory old{NcclRegistration{}};
+  CHECK(old.allocate(alone, 64).empty());
+  const cuda::Library c("libc.so.6", "libc6"), none("libtutti-no-such-library.so.9", "none");
+  CHECK((c.find<int()>("getpid") != nullptr));
+  CHECK((c.find<int()>("ncclCommRegister") == nullptr));
+  CHECK((none.find<int()>("getpid") == nullptr));
+}
+
+TEST_CASE("an operation outside a graph starts after captured ones have ended, if NCCL requires it") {
+  struct Newer {
+    int blocking = 1, graphUsageMode = 2;  // NOLINT(readability-identifier-naming): NCCL's name
+  } newer;
+  CHECK(set_graph_usage(newer));
+  CHECK(newer.graphUsageMode == 1);
+  struct Older {
+    int blocking = 1;
+  } older;
+  CHECK_FALSE(set_graph_usage(older));
+  on_ranks(2, [](DeviceMemory& m, NcclCommunicator& c) {
+    c.capture_alone();
+    nccl.captures_alone = true;
+    const OnDevice<float> v(m, std::vector<float>(1000, 1.F));
+    const cudaStream_t stream = m.device().stream();
+    const auto step = [&] { c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "bucket").wait_device(); };
+    step();
+    m.synchronise();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
+    step();
+    cuda::check(cudaStreamEndCapture(stream, &graph), "its end");
+    cuda::check(cudaGraphInstantiate(&executable, graph, 0), "a graph that runs");
+    for (int i = 0; i < 3; ++i) {
+      cuda::check(cudaGraphLaunch(executable, stream), "it to start");
+      std::array<float, 4> host{1, 2, 3, 4};
+      (void)c.all_reduce(DType::f32, std::as_writable_bytes(std::span(host)), ReduceOp::sum, "metrics");
+      require(host[3] == 8.F, "a sum of host memory");
+      cuda::check(cudaGraphLaunch(executable, stream), "it to start");
+      step();
+    }
+    m.synchronise();
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+  });
+}
+
 TEST_CASE("all ranks get the state of rank 0, in device memory and in host memory") {
   on_ranks(3, [](DeviceMemory& m, NcclCommunicator& c) {
     AnyStrategy any = AnyStrategy::make<AllReduce<NcclCommunicator>>(c);
     require(any.reads_device_memory(), "it reads the device's memory");
-    require(any.allocate(100).empty(), "it needs no memory of its own");
     const auto r = static_cast<float>(c.rank());
     const OnDevice<float> same(m, std::vector<float>(50, 1.F)), other(m, std::vector<float>(70'000, r));
     std::vector<float> host(9, r + 3);

@@ -33,6 +33,7 @@ TEST_CASE("gpu: NCCL's sums are part of the captured step") {
   testing::check_steps_beside_host(
       [](bool graph) {
         CudaOptions o;
+        o.tf32 = false;
         o.deterministic = true;
         o.graph = graph;
         return std::make_unique<CudaBackend>(o);

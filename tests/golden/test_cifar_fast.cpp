@@ -213,6 +213,7 @@ TEST_CASE("fast net, every CPU backend") {
 }
 TEST_CASE("gpu: fast net, cuda") {
   BackendOptions as;
+  as.tf32 = false;
   as.graph = false;
   const auto backend = testing::gpu_backend(as);
   if (!backend) return;

@@ -305,6 +305,7 @@ TEST_CASE("resnet8: every CPU backend") {
 TEST_CASE("gpu: resnet8: cuda") {
   for (const bool deterministic : {false, true}) {
     BackendOptions o;
+    o.tf32 = false;
     o.deterministic = deterministic;
     o.graph = false;
     o.fusion = "off";  // because the test compares the activations of each layer

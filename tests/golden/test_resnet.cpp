@@ -51,6 +51,7 @@ TEST_CASE("every ResNet depth with every CPU backend") {
 
 TEST_CASE("gpu: every depth, cuda") {
   BackendOptions as;
+  as.tf32 = false;
   as.graph = false;
   const auto backend = testing::gpu_backend(as);
   if (!backend) return;

@@ -32,7 +32,7 @@ struct KnownNames {
     std::vector<std::string> names{name};
     for (const std::string_view other : command_line::spellings_of(name_of(program), name)) names.emplace_back(other);
     for (const auto& n : names) all[n] = name;
-    if (std::is_same_v<T, bool>) switches.insert(names.begin(), names.end());
+    if (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>) switches.insert(names.begin(), names.end());
   }
 };
 

@@ -24,8 +24,14 @@ std::string versions(const Backend& backend, const RunOptions& o, int world) {
   const std::string logical =
       o.logical_ranks > 0 ? ", " + std::to_string(o.logical_ranks) + " logical ranks" : std::string();
   std::string precision = o.precision;
+  // Says which products use TF32, because users compare with PyTorch: its convolutions use TF32 by default.
   if (o.backend == "cuda" && precision == "f32")
-    precision += o.tf32 ? " by TF32" : " (--tf32 and --precision bf16 are several times as fast)";
+    for (const BitFact& f : backend.bits_depend_on())
+      if (f.name == "TF32")
+        precision += f.value == "yes" ? " by TF32 (--tf32 0: exact)"
+                     : f.value == "no"
+                         ? ", exact (--precision bf16 or f16 is several times as fast)"
+                         : ", convolutions by TF32, as in PyTorch (--tf32 0: exact; --precision bf16 is faster)";
   return std::string("tutti ") + version + ": backend " + backend.name() + " (" + backend.description() + "), " +
          precision + ", " + std::to_string(backend.threads()) + " threads, strategy " + o.strategy +
          (world > 1 ? ", " + std::to_string(world) + " ranks" : "") + logical;

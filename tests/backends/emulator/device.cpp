@@ -165,7 +165,11 @@ cudaError_t Device::end_capture(Stream* s, Graph** graph) {
 }
 void Device::launch(Graph& g, Stream* s) {
   ++graph_launches;
-  for (const Item* item : g.order(g.launches++ % 2 == 1)) submit(s, *item);
+  for (const Item* item : g.order(g.launches++ % 2 == 1)) {
+    Item launched = *item;
+    launched.of_graph = true;
+    submit(s, std::move(launched));
+  }
 }
 
 }  // namespace tutti::emulator

@@ -35,6 +35,7 @@ struct Item {
   std::function<bool()> ready = {};         // returns true when the work can run; null: the work can run at once
   std::shared_ptr<const Point> after = {};  // a point that a stream must reach before the work runs
   const void* reads = nullptr;              // pinned memory that the work reads
+  bool of_graph = false;                    // a launched graph contains the work
 };
 struct Stream {
   std::deque<Item> items;
