@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 # Runs after a doctest program was built: writes one add_test per test case to list_file. Input variables: program,
-# list_file, area, topic, environment, folder, seconds, slow (if true, the cases do not get the label "fast").
+# list_file, area, topic, environment, folder, seconds, slow (if true, the cases do not get the label "fast"), emulator (a
+# command that runs programs of another processor; may be empty).
 execute_process(
-  COMMAND "${program}" --list-test-cases --no-colors
+  COMMAND ${emulator} "${program}" --list-test-cases --no-colors
   OUTPUT_VARIABLE output
   COMMAND_ERROR_IS_FATAL ANY)
 
 execute_process(
-  COMMAND "${program}" --list-test-cases --test-suite=nightly --no-colors
+  COMMAND ${emulator} "${program}" --list-test-cases --test-suite=nightly --no-colors
   OUTPUT_VARIABLE nightly
   COMMAND_ERROR_IS_FATAL ANY)
 
@@ -21,6 +22,11 @@ endforeach()
 string(REGEX MATCHALL "[^\n]+" lines "${output}")
 string(REGEX MATCHALL "[^\n]+" nightly "${nightly}")
 
+set(command "[==[${program}]==]")
+if(emulator)
+  list(JOIN emulator "]==] [==[" emulator)
+  set(command "[==[${emulator}]==] ${command}")
+endif()
 set(script "")
 foreach(line IN LISTS lines)
   if(line MATCHES "^=+$" OR line MATCHES "^ (listing|unskipped)")
@@ -44,7 +50,7 @@ foreach(line IN LISTS lines)
   if(line MATCHES "^gpu: ")
     list(APPEND labels gpu)
   endif()
-  string(APPEND script "add_test([==[${name}]==] [==[${program}]==] [==[--test-case=${filter}]==] --no-colors)\n")
+  string(APPEND script "add_test([==[${name}]==] ${command} [==[--test-case=${filter}]==] --no-colors)\n")
   # A filter that matches no test must not pass.
   string(
     APPEND

@@ -42,7 +42,7 @@ inline CpuOptions cpu_options(const BackendOptions& o) {
   CpuOptions c{threads_of(o), cpu::parse_convolution_algorithm(o.convolution), nullptr};
   if (c.convolution != cpu::ConvolutionAlgorithm::tune) return c;
   if (const cpu::Isa isa = cpu::detect_isa(); isa == cpu::Isa::baseline)
-    fail<UsageError>(o.where, "AVX2 or AVX-512 together with convolution 'tune'", name_of(isa),
+    fail<UsageError>(o.where, "AVX2 or AVX-512 together with convolution 'tune' (on ARM: NEON)", name_of(isa),
                      "this processor has only one way to compute convolutions: use auto");
   // One rank of each host reports the choices.
   c.choices = std::make_shared<ConvolutionChoices>(read_launch_environment().local_rank == 0 ? o.warn : nullptr);

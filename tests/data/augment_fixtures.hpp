@@ -85,8 +85,8 @@ struct Mismatch {
 // The instruction sets of this processor.
 inline std::vector<cpu::Isa> known_isas() {
   std::vector<cpu::Isa> isas;
-  for (const cpu::Isa isa : {cpu::Isa::baseline, cpu::Isa::avx2, cpu::Isa::avx512})
-    if (isa <= cpu::detect_isa()) isas.push_back(isa);
+  for (const cpu::Isa isa : cpu::isas)
+    if (!cpu::has_bf16(isa) && isa <= cpu::detect_isa()) isas.push_back(isa);
   return isas;
 }
 

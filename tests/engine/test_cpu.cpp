@@ -28,11 +28,13 @@ std::vector<const char*> instruction_sets() {
   std::vector<const char*> r;
   const testing::IsaGuard best("");
   const cpu::Isa here = cpu::detect_isa();
-  for (cpu::Isa isa : {cpu::Isa::baseline, cpu::Isa::avx2, cpu::Isa::avx512})
+  for (cpu::Isa isa : cpu::isas) {
+    if (cpu::has_bf16(isa)) continue;  // the default, if the processor has it
     if (isa <= here)
       r.push_back(cpu::name_of(isa).data());
     else
       MESSAGE("this processor has no " << cpu::name_of(isa));
+  }
   r.push_back("");
   return r;
 }
@@ -114,10 +116,18 @@ TEST_CASE("TUTTI_ISA selects an older instruction set, but none that the process
     if (!lesser) CHECK(cpu::detect_isa() == here);
   }
   CHECK(cpu::detect_isa() == here);
-  const testing::IsaGuard guard("avx3");
-  CHECK_THROWS_WITH_AS(
-      CpuBackend({1}),
-      doctest::Contains("[environment TUTTI_ISA] expected an instruction set of this processor: baseline"), UsageError);
+#if defined(__aarch64__)
+  const char* const foreign = "avx2";
+#else
+  const char* const foreign = "neon";
+#endif
+  for (const char* unknown : {"avx3", foreign}) {
+    const testing::IsaGuard guard(unknown);
+    CHECK_THROWS_WITH_AS(
+        CpuBackend({1}),
+        doctest::Contains("[environment TUTTI_ISA] expected an instruction set of this processor: baseline"),
+        UsageError);
+  }
 }
 
 TEST_CASE("all ops except convolutions give the expected results in f32") {

@@ -94,9 +94,10 @@ std::vector<const char*> instruction_sets(DType t) {
   std::vector<const char*> r;
   const testing::IsaGuard best("");
   const cpu::Isa here = cpu::detect_isa();
-  for (const cpu::Isa isa : {cpu::Isa::avx2, cpu::Isa::avx512, cpu::Isa::avx512_bf16})
-    if (isa <= here && (t == DType::bf16 || isa != cpu::Isa::avx512_bf16)) r.push_back(cpu::name_of(isa).data());
-  if (r.empty()) std::puts("SKIP: this processor has no AVX2");
+  for (const cpu::Isa isa : cpu::isas)
+    if (isa <= here && isa != cpu::Isa::baseline && (t == DType::bf16 || !cpu::has_bf16(isa)))
+      r.push_back(cpu::name_of(isa).data());
+  if (r.empty()) std::puts("SKIP: this processor has no AVX2 and no NEON");
   return r;
 }
 

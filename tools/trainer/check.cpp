@@ -54,10 +54,10 @@ void choose_precision(RunOptions& o) {
   o.any_half = true;
   if (o.backend == "cuda") {
     o.precision = "bf16";
-  } else if (cpu::detect_isa() >= cpu::Isa::avx512_bf16) {
+  } else if (cpu::has_bf16(cpu::detect_isa())) {
     o.precision = "bf16";
   } else {
-    o.notes.emplace_back("--fp16: this processor computes in f32, because it has no AVX512-BF16");
+    o.notes.emplace_back("--fp16: this processor computes in f32, because it has no AVX512-BF16 or ARM bf16");
   }
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "tutti needs a little-endian processor: tensors of files and messages are used in place"
+#endif
+
 #include <stdexcept>
 #include <string>
 

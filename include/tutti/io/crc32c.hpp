@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +59,17 @@ struct Crc32cTable {
   for (const std::byte b : bytes) c = __builtin_ia32_crc32qi(c, static_cast<std::uint8_t>(b));
   return c;
 }
+#elif defined(__aarch64__) && defined(__linux__)
+[[nodiscard]] inline std::uint32_t crc32c_arm(std::uint32_t c, std::span<const std::byte> bytes) noexcept {
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), 8);
+    asm(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(c) : "r"(word));
+  }
+  for (const std::byte b : bytes)
+    asm(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(c) : "r"(static_cast<std::uint32_t>(b)));
+  return c;
+}
 #endif
 
 }  // namespace detail
@@ -65,6 +80,10 @@ struct Crc32cTable {
 #if defined(__x86_64__)
   static const bool has_sse42 = __builtin_cpu_supports("sse4.2") != 0;
   if (has_sse42) return ~detail::crc32c_sse42(~before, bytes);
+#elif defined(__aarch64__) && defined(__linux__)
+  constexpr unsigned long crc_bit = 1UL << 7;  // HWCAP_CRC32
+  static const bool has_crc = (::getauxval(AT_HWCAP) & crc_bit) != 0;
+  if (has_crc) return ~detail::crc32c_arm(~before, bytes);
 #endif
   return ~detail::crc32c_portable(~before, bytes);
 }

@@ -8,6 +8,8 @@ namespace tutti {
 inline void spin_pause() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // waits some tens of cycles; yield does nothing on most processors
 #endif
 }
 

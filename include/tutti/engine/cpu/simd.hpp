@@ -43,6 +43,17 @@ template <Isa I>
 using Vec = Vector<lanes_of<I>>;
 template <Isa I>
 using F = typename Vec<I>::F;
+// Whether there are 32 registers.
+template <Isa I>
+inline constexpr bool has_many_registers =
+#if defined(__aarch64__)
+    true;
+#else
+    lanes_of<I> == 16;
+#endif
+// Whether a product can take one lane of a register as a factor.
+template <Isa I>
+inline constexpr bool multiplies_lanes = I == Isa::neon || I == Isa::neon_bf16;
 
 // Reads or writes a register at any address. Uses a packed struct, because Clang forgets the alignment of an alias of a
 // vector type and assumes that the address is a multiple of the register's size.
@@ -122,6 +133,13 @@ TUTTI_INLINE void store(bf16* p, const F<I>& v) {
     write(p, r);
     return;
   }
+#elif defined(__aarch64__) && !defined(__clang__)
+  if constexpr (I == Isa::neon_bf16) {
+    typename Vec<I>::Half r;
+    asm(".arch_extension bf16\n\tbfcvtn %0.4h, %1.4s" : "=w"(r) : "w"(v));
+    write(p, r);
+    return;
+  }
 #endif
   const U u = (U)v;
   const U rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
@@ -138,6 +156,11 @@ TUTTI_INLINE void store_exact(float* p, const F<I>& v) {
 template <Isa I>
 TUTTI_INLINE void store_exact(bf16* p, const F<I>& v) {
   write(p, __builtin_convertvector((typename Vec<I>::U)v >> 16, typename Vec<I>::Half));
+}
+// sum += a * b[lane]. `lane` is a constant after inlining, and the product one instruction.
+template <Isa I>
+TUTTI_INLINE void add_lane_product(F<I>& sum, const F<I>& a, const F<I>& b, int lane) {
+  sum += a * b[lane];
 }
 // Adds the lanes to sums in f64.
 template <Isa I>

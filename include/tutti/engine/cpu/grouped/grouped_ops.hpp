@@ -24,9 +24,9 @@ namespace tutti::cpu::grouped {
 
 // Returns the number of floats in a register.
 [[nodiscard]] constexpr int lanes(Isa isa) {
-  return isa == Isa::baseline ? lanes_of<Isa::baseline>
-         : isa == Isa::avx2   ? lanes_of<Isa::avx2>
-                              : lanes_of<Isa::avx512>;
+  return isa == Isa::baseline || is_neon(isa) ? lanes_of<Isa::baseline>
+         : isa == Isa::avx2                   ? lanes_of<Isa::avx2>
+                                              : lanes_of<Isa::avx512>;
 }
 
 // What the passes share: the lines of the input in the worker's memory.

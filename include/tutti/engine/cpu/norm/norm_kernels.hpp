@@ -26,7 +26,9 @@ template <Isa I, class T, class Fn>
 TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
   constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
-  if constexpr (I == Isa::avx512_bf16 || (I == Isa::avx512 && std::is_same_v<T, float>))
+  // With registers of 4 lanes, a strip of one would use a quarter of each cache line.
+  constexpr bool narrow = has_many_registers<I> && width == 4;
+  if constexpr (narrow || I == Isa::avx512_bf16 || (I == Isa::avx512 && std::is_same_v<T, float>))
     for (; c + 4 * width <= channels; c += 4 * width) f.template operator()<4>(c);
   for (; c + width <= channels; c += width) f.template operator()<1>(c);
   return c;

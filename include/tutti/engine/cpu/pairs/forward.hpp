@@ -9,6 +9,9 @@
 #include <tutti/core/shape.hpp>
 #include <tutti/engine/cpu/pairs/shapes.hpp>
 #include <tutti/engine/cpu/simd.hpp>
+#if defined(__aarch64__)
+#include <tutti/engine/cpu/pairs/neon.hpp>
+#endif
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
@@ -20,7 +23,12 @@
 // loaded pair of a pixel's channels is used for both rows of outputs that it belongs to.
 namespace tutti::cpu::pairs {
 
+#if defined(__aarch64__)
+using detail::tile_h;
+using detail::tile_w;
+#else
 inline constexpr int tile_h = 2, tile_w = 8;
+#endif
 
 struct ForwardArgs {
   Shape x, y;
@@ -48,6 +56,7 @@ struct Padded {
 
 namespace detail {
 
+#if defined(__x86_64__)
 using Register = F<Isa::avx512_bf16>;
 using Pair = std::uint32_t __attribute__((may_alias));
 
@@ -91,6 +100,8 @@ TUTTI_INLINE void forward_tile(Register (&sums)[tile_h][tile_w], const Pair* x, 
   add_row<-1, 2>(sums, x + 3 * line, pairs, weights);
 }
 
+#endif
+
 // Copies one image into `room`, with zeros around it.
 inline void pad_image(const bf16* from, const Shape& x, const Padded& to, bf16* room) {
   const std::int64_t line = to.w * to.channels;
@@ -113,7 +124,7 @@ inline void pad_image(const bf16* from, const Shape& x, const Padded& to, bf16* 
   }
 }
 
-inline TUTTI_TARGET_AVX512_BF16 void forward_body(const ForwardArgs& a) {
+inline TUTTI_TARGET_PAIRS void forward_body(const ForwardArgs& a) {
   const Padded p = padded(a.x, a.y);
   const std::int64_t pairs = p.channels / 2, line = p.w * pairs;
   const auto* const image = reinterpret_cast<const Pair*>(a.room);
@@ -125,6 +136,10 @@ inline TUTTI_TARGET_AVX512_BF16 void forward_body(const ForwardArgs& a) {
       const std::int64_t count = std::min<std::int64_t>(lanes, outputs - c);
       for (std::int64_t i = 0; i < h; i += tile_h)
         for (std::int64_t j = 0; j < w; j += tile_w) {
+#if defined(__aarch64__)
+          forward_tiles(image + i * line + j * pairs, line, pairs, weights, count, h - i, w - j,
+                        a.to + ((n * h + i) * w + j) * outputs + c, w * outputs, outputs);
+#else
           Register sums[tile_h][tile_w];
           forward_tile(sums, image + i * line + j * pairs, line, pairs, weights);
           bf16* const to = a.to + ((n * h + i) * w + j) * outputs + c;
@@ -143,6 +158,7 @@ inline TUTTI_TARGET_AVX512_BF16 void forward_body(const ForwardArgs& a) {
           for (std::int64_t r = 0; r < std::min<std::int64_t>(tile_h, h - i); ++r)
             for (std::int64_t s = 0; s < std::min<std::int64_t>(tile_w, w - j); ++s)
               std::copy_n(static_cast<const bf16*>(rounded[r][s]), count, to + (r * w + s) * outputs);
+#endif
         }
     }
   }
@@ -176,7 +192,7 @@ TUTTI_CORE_FUNCTION void forward([[maybe_unused]] const ForwardArgs& a) {
 #ifdef TUTTI_HAS_PAIRS
   detail::forward_body(a);
 #else
-  fail<UsageError>("convolution", "AVX-512 with bf16", "another processor");
+  fail<UsageError>("convolution", "AVX-512 or NEON with bf16", "another processor");
 #endif
 }
 #endif

@@ -6,15 +6,20 @@
 #include <tutti/core/isa.hpp>
 #include <tutti/graph/ops/window.hpp>
 
-// Clang's asm accepts no registers wider than the target of the file has.
-#if defined(__x86_64__) && !defined(__clang__)
+// Clang's asm accepts no registers wider than the target of the file has, and no instructions that this target lacks.
+#if defined(TUTTI_HAS_WIDE_KERNELS) && !defined(__clang__)
 #define TUTTI_HAS_PAIRS
+#endif
+#if defined(__x86_64__)
+#define TUTTI_TARGET_PAIRS TUTTI_TARGET_AVX512_BF16
+#else
+#define TUTTI_TARGET_PAIRS
 #endif
 
 // Direct convolutions by products of pairs in bf16.
 namespace tutti::cpu::pairs {
 
-inline constexpr int lanes = 16;  // floats of a register
+inline constexpr int lanes = 16;  // floats of a register, or of four registers of NEON
 
 enum class Pass : std::uint8_t { forward, backward_data, backward_weights };
 
@@ -29,7 +34,7 @@ struct Problem {
                                    [[maybe_unused]] const Problem& p) {
 #ifdef TUTTI_HAS_PAIRS
   const op::Window& o = p.window;
-  return isa == Isa::avx512_bf16 && o.kernel_h == 3 && o.kernel_w == 3 && o.padding == 1 &&
+  return has_bf16(isa) && o.kernel_h == 3 && o.kernel_w == 3 && o.padding == 1 &&
          (o.stride == 1 || (o.stride == 2 && pass == Pass::backward_weights));
 #else
   return false;

@@ -74,7 +74,8 @@ struct PairLayout {
 
 namespace detail {
 
-using Words = Vec<Isa::avx512_bf16>::U;
+#if defined(__x86_64__)
+using SixteenWords = Vec<Isa::avx512_bf16>::U;
 inline constexpr int gradient_inputs = 8;  // of a tile
 
 // sum += a b, with the pair b in all lanes of a.
@@ -85,14 +86,39 @@ TUTTI_INLINE void add_product(Register& sum, const Register& a, const Pair* b) {
 }
 
 // Reads `count` channels of a pixel, at most 16, or zeros if the pixel is outside.
-TUTTI_INLINE void read_pixel(Words& to, const bf16* p, bool inside, std::int64_t count) {
-  to = Words{};
+TUTTI_INLINE void read_pixel(SixteenWords& to, const bf16* p, bool inside, std::int64_t count) {
+  to = SixteenWords{};
   if (!inside) return;
   if (count >= lanes) return widen<Isa::avx512_bf16>(to, p);
   bf16 some[lanes] = {};
   std::copy_n(p, count, static_cast<bf16*>(some));
   widen<Isa::avx512_bf16>(to, static_cast<const bf16*>(some));
 }
+TUTTI_INLINE void write_pairs(std::uint32_t* to, const SixteenWords& low, const SixteenWords& high) {
+  write(to, low | high << 16);
+}
+
+#else
+// Sixteen pairs, in the registers of NEON.
+struct SixteenWords {
+  Words of[lanes / quad];
+};
+TUTTI_INLINE void read_pixel(SixteenWords& to, const bf16* p, bool inside, std::int64_t count) {
+  to = {};
+  if (!inside) return;
+  bf16 some[lanes] = {};
+  if (count < lanes) {
+    std::copy_n(p, count, static_cast<bf16*>(some));
+    p = static_cast<const bf16*>(some);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < lanes / quad; ++i) widen<Isa::neon_bf16>(to.of[i], p + i * quad);
+}
+TUTTI_INLINE void write_pairs(std::uint32_t* to, const SixteenWords& low, const SixteenWords& high) {
+#pragma GCC unroll 4
+  for (int i = 0; i < lanes / quad; ++i) write(to + i * quad, low.of[i] | high.of[i] << 16);
+}
+#endif
 
 // A row of w pixels, or of zeros, to copy into pairs q of [0, count). The pair of way k holds the pixel step * q +
 // first + k and the pixel that is `apart` further.
@@ -115,10 +141,10 @@ TUTTI_INLINE void lay_out(const PairRow& r, std::uint32_t* to, std::int64_t bloc
 #pragma GCC unroll 3
       for (int k = 0; k < Ways; ++k, at += lanes) {
         const std::int64_t a = left + k, b = a + r.apart;
-        Words low, high;
+        SixteenWords low, high;
         read_pixel(low, r.from + a * r.channels + c, inside || (a >= 0 && a < r.w), inside ? lanes : count);
         read_pixel(high, r.from + b * r.channels + c, inside || (b >= 0 && b < r.w), inside ? lanes : count);
-        write(at, low | high << 16);
+        write_pairs(at, low, high);
       }
     }
   }
@@ -128,6 +154,10 @@ TUTTI_INLINE void lay_out(const PairRow& r, std::uint32_t* to, std::int64_t bloc
 template <int Stride>
 TUTTI_INLINE void gradient_tile(const PairLayout& l, const Pair* x, const std::uint32_t* dy, std::int64_t rows,
                                 float* to, bool add) {
+#if defined(__aarch64__)
+  const GradientSteps steps{l.across, l.ways * lanes, l.input_row, l.output_row};
+  for (int q = 0; q < lanes; q += quad) gradient_quad<Stride>(steps, x, dy + q, rows, to + q, add);
+#else
   Register sums[gradient_inputs][3];
 #pragma GCC unroll 8
   for (int c = 0; c < gradient_inputs; ++c)
@@ -170,10 +200,11 @@ TUTTI_INLINE void gradient_tile(const PairLayout& l, const Pair* x, const std::u
       if (add) read(before, at);
       write(at, before + sums[c][r]);
     }
+#endif
 }
 
 template <int Stride>
-TUTTI_TARGET_AVX512_BF16 void gradient_body(const GradientArgs& a) {
+TUTTI_TARGET_PAIRS void gradient_body(const GradientArgs& a) {
   const PairLayout l(a.x, a.dy, Stride);
   std::uint32_t* const dy_at = a.room + l.input_rows * l.input_row;
   const std::int64_t block = l.output_rows * l.output_row;  // floats of a block of 16 outputs
@@ -224,7 +255,7 @@ TUTTI_CORE_FUNCTION void weight_gradient([[maybe_unused]] const GradientArgs& a)
 #ifdef TUTTI_HAS_PAIRS
   a.stride == 1 ? detail::gradient_body<1>(a) : detail::gradient_body<2>(a);
 #else
-  fail<UsageError>("convolution", "AVX-512 with bf16", "another processor");
+  fail<UsageError>("convolution", "AVX-512 or NEON with bf16", "another processor");
 #endif
 }
 #endif

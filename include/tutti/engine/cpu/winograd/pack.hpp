@@ -30,7 +30,7 @@ struct PackArgs {
   bool far = false;     // the destination is far away in memory
 };
 
-#if defined(__x86_64__)
+#ifdef TUTTI_HAS_WIDE_KERNELS
 
 namespace detail {
 
@@ -55,7 +55,7 @@ template <Isa I>
 TUTTI_INLINE void transpose_stages(F<I>* r) {
   transpose_stage<I, 1>(r);
   transpose_stage<I, 2>(r);
-  transpose_stage<I, 4>(r);
+  if constexpr (lanes_of<I> >= 8) transpose_stage<I, 4>(r);
   if constexpr (lanes_of<I> == 16) transpose_stage<I, 8>(r);
 }
 // Transposes lanes x lanes floats from `from`, with rows `step` apart, to `to`. Prefetches the floats that are `ahead`
@@ -145,8 +145,10 @@ TUTTI_INLINE void pack_body(const PackArgs& a) {
       }
 }
 
+#if defined(__x86_64__)
 TUTTI_TARGET_AVX512 inline void pack_avx512(const PackArgs& a) { pack_body<Isa::avx512>(a); }
 TUTTI_TARGET_AVX2 inline void pack_avx2(const PackArgs& a) { pack_body<Isa::avx2>(a); }
+#endif
 
 }  // namespace detail
 
@@ -157,8 +159,10 @@ TUTTI_CORE_FUNCTION void pack_weights(Isa isa, const PackArgs& a);
 TUTTI_CORE_FUNCTION void pack_weights([[maybe_unused]] Isa isa, [[maybe_unused]] const PackArgs& a) {
 #if defined(__x86_64__)
   isa == Isa::avx2 ? detail::pack_avx2(a) : detail::pack_avx512(a);
+#elif defined(TUTTI_HAS_WIDE_KERNELS)
+  detail::pack_body<Isa::neon>(a);
 #else
-  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+  fail<UsageError>("winograd", "AVX2, AVX-512 or NEON", "another processor");
 #endif
 }
 #endif

@@ -20,9 +20,35 @@ namespace tutti::cpu::winograd {
 
 using Multiply = void (*)(std::int64_t channels, const float* tiles, const float* weights, float* to);
 
-#if defined(__x86_64__)
+#ifdef TUTTI_HAS_WIDE_KERNELS
 
 namespace detail {
+
+// The products of a register of channels: each lane of a tile's register times the weights of a channel. Prefetches a
+// cache line for each four registers.
+template <Isa I, int Tiles, int Width, bool Streams>
+TUTTI_INLINE void multiply_lanes(F<I> (&sum)[Tiles][Width], const float* tiles, const float* next, const float* weights,
+                                 std::int64_t ahead) {
+  constexpr int lanes = lanes_of<I>, line = 16;
+  F<I> t[Tiles];
+#pragma GCC unroll 12
+  for (int i = 0; i < Tiles; ++i) load<I>(t[i], tiles + i * lanes);
+#pragma GCC unroll 4
+  for (int k = 0; k < lanes; ++k, weights += Width * lanes) {
+    F<I> w[Width];
+#pragma GCC unroll 2
+    for (int j = 0; j < Width; ++j) load<I>(w[j], weights + j * lanes);
+    if constexpr (Streams) {
+      if (k * Width * lanes % line == 0) __builtin_prefetch(weights + ahead, 0, 2);
+    } else if (k * line < Tiles * lanes) {
+      __builtin_prefetch(next + k * line, 0, 2);
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < Tiles; ++i)
+#pragma GCC unroll 2
+      for (int j = 0; j < Width; ++j) add_lane_product<I>(sum[i][j], w[j], t[i], k);
+  }
+}
 
 // to [Tiles][Width registers] = tiles [channels / lanes][Tiles][lanes] * weights [channels][Width registers]. Streams:
 // prefetches the weights, which are far away in memory, and not the tiles.
@@ -37,29 +63,36 @@ TUTTI_INLINE void multiply_block(std::int64_t channels, const float* tiles, cons
   // Prefetches tiles of the next block; with many channels they are far away in memory.
   constexpr std::int64_t ahead = 64 * Width * lanes;
   const float* next = tiles + channels * Tiles;
-  for (std::int64_t c = 0; c < channels; c += lanes, tiles += Tiles * lanes, next += Tiles * lanes)
-    for (int k = 0; k < lanes; ++k, weights += Width * lanes) {
-      F<I> w[Width];
+  for (std::int64_t c = 0; c < channels; c += lanes, tiles += Tiles * lanes, next += Tiles * lanes) {
+    if constexpr (multiplies_lanes<I>) {
+      multiply_lanes<I, Tiles, Width, Streams>(sum, tiles, next, weights, ahead);
+      weights += Width * lanes * lanes;
+    } else {
+      for (int k = 0; k < lanes; ++k, weights += Width * lanes) {
+        F<I> w[Width];
 #pragma GCC unroll 2
-      for (int j = 0; j < Width; ++j) {
-        if constexpr (Streams) __builtin_prefetch(weights + ahead + j * lanes, 0, 2);
-        load<I>(w[j], weights + j * lanes);
-      }
-      if constexpr (!Streams) __builtin_prefetch(next + k * lanes, 0, 2);
+        for (int j = 0; j < Width; ++j) {
+          if constexpr (Streams) __builtin_prefetch(weights + ahead + j * lanes, 0, 2);
+          load<I>(w[j], weights + j * lanes);
+        }
+        if constexpr (!Streams) __builtin_prefetch(next + k * lanes, 0, 2);
 #pragma GCC unroll 28
-      for (int i = 0; i < Tiles; ++i) {
-        F<I> t;
-        repeat<I>(t, tiles + i * lanes + k);
+        for (int i = 0; i < Tiles; ++i) {
+          F<I> t;
+          repeat<I>(t, tiles + i * lanes + k);
 #pragma GCC unroll 2
-        for (int j = 0; j < Width; ++j) sum[i][j] += t * w[j];
+          for (int j = 0; j < Width; ++j) sum[i][j] += t * w[j];
+        }
       }
     }
+  }
 #pragma GCC unroll 28
   for (int i = 0; i < Tiles; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < Width; ++j) store<I>(to + (i * Width + j) * lanes, sum[i][j]);
 }
 
+#if defined(__x86_64__)
 template <int Tiles, int Width, bool Streams = false>
 TUTTI_TARGET_AVX512 void multiply_avx512(std::int64_t channels, const float* tiles, const float* weights, float* to) {
   multiply_block<Isa::avx512, Tiles, Width, Streams>(channels, tiles, weights, to);
@@ -68,6 +101,12 @@ template <int Tiles, int Width, bool Streams = false>
 TUTTI_TARGET_AVX2 void multiply_avx2(std::int64_t channels, const float* tiles, const float* weights, float* to) {
   multiply_block<Isa::avx2, Tiles, Width, Streams>(channels, tiles, weights, to);
 }
+#else
+template <int Tiles, int Width, bool Streams = false>
+void multiply_neon(std::int64_t channels, const float* tiles, const float* weights, float* to) {
+  multiply_block<Isa::neon, Tiles, Width, Streams>(channels, tiles, weights, to);
+}
+#endif
 
 }  // namespace detail
 
@@ -81,6 +120,7 @@ struct BlockRange {
 };
 [[nodiscard]] constexpr BlockRange block_range(Isa isa, std::int64_t width) {
   if (isa == Isa::avx2) return width == 1 ? BlockRange{8, 12, 4} : BlockRange{4, 6, 1};
+  if (is_neon(isa)) return width == 1 ? BlockRange{8, 12, 4} : BlockRange{4, 8, 4};
   return width == 1 ? BlockRange{16, 28, 12} : BlockRange{8, 14, 2};
 }
 
@@ -105,9 +145,19 @@ TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64
   if (isa == Isa::avx2) return width == 1 ? narrow_avx2[i] : wide_avx2[i];
   return width == 1 ? narrow[i] : wide[i];
 }
+#elif defined(TUTTI_HAS_WIDE_KERNELS)
+TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width, bool streams) {
+  using namespace detail;
+  constexpr std::array<Multiply, 2> wide{multiply_neon<4, 2>, multiply_neon<8, 2>};
+  constexpr std::array<Multiply, 2> narrow{multiply_neon<8, 1>, multiply_neon<12, 1>};
+  const BlockRange r = block_range(isa, width);
+  if (streams && width == 2 && tiles == r.least) return multiply_neon<4, 2, true>;
+  const auto i = static_cast<std::size_t>((tiles - r.least) / r.step);
+  return width == 1 ? narrow[i] : wide[i];
+}
 #else
 TUTTI_CORE_FUNCTION Multiply multiply_of(Isa, std::int64_t, std::int64_t, bool) {
-  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+  fail<UsageError>("winograd", "AVX2, AVX-512 or NEON", "another processor");
 }
 #endif
 #endif

@@ -50,8 +50,8 @@ struct Problem {
 };
 
 // Returns whether there is code for it.
-[[nodiscard]] inline bool has_code(Isa isa, const Problem& p) {
-#if defined(__x86_64__)
+[[nodiscard]] inline bool has_code([[maybe_unused]] Isa isa, [[maybe_unused]] const Problem& p) {
+#ifdef TUTTI_HAS_WIDE_KERNELS
   const op::Window& o = p.window;
   return isa != Isa::baseline && o.kernel_h == 3 && o.kernel_w == 3 && o.padding == 1 &&
          (o.stride == 1 || o.stride == 2);
@@ -64,7 +64,7 @@ struct Problem {
 // channels most of the time goes into the transforms. With stride 2 it takes 81 products instead of 144, so incomplete
 // tiles of 4x4 outputs pay only with many channels, and products of pairs in bf16 are as fast. With products of pairs
 // in bf16, direct convolutions are as fast up to 16 channels. AVX2 has no such products, and a library's bf16 code on
-// AVX2 was not measured.
+// AVX2 was not measured. NEON follows the rules of AVX-512: nothing was measured on it.
 [[nodiscard]] inline bool is_faster(Isa isa, const Problem& p) {
   if (p.bf16 && (isa == Isa::avx2 || p.window.stride == 2)) return false;
   if (p.window.stride == 2 && p.channels * p.outputs < 512 * 512) {

@@ -39,7 +39,7 @@ struct Images {
 [[nodiscard]] inline std::int64_t plane_stride(std::int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
 
 // Transformed channels fill whole registers of `lanes_at` floats; those after the last channel are zeros.
-[[nodiscard]] constexpr std::int64_t lanes_at(Isa isa) { return isa == Isa::avx2 ? 8 : 16; }
+[[nodiscard]] constexpr std::int64_t lanes_at(Isa isa) { return isa == Isa::avx2 ? 8 : is_neon(isa) ? 4 : 16; }
 [[nodiscard]] constexpr std::int64_t whole_registers(Isa isa, std::int64_t channels) {
   return (channels + lanes_at(isa) - 1) / lanes_at(isa) * lanes_at(isa);
 }
@@ -78,7 +78,7 @@ struct WriteTiles {
   std::int64_t plane = 0, tile = 0;
 };
 
-#if defined(__x86_64__)
+#ifdef TUTTI_HAS_WIDE_KERNELS
 
 namespace detail {
 
@@ -97,7 +97,11 @@ struct TilePlace {
 
 // Prefetches a cache line that will be written.
 TUTTI_INLINE void fetch_for_writing(const std::byte* p) {
+#if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*p));  // the builtin would need a target of its own
+#else
+  __builtin_prefetch(p, 1);
+#endif
 }
 
 // Prefetches pixels, side x side of them, that the tile after next will be the first to use: the hardware's prefetchers
@@ -262,13 +266,6 @@ TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
     }
   }
 }
-TUTTI_TARGET_AVX512 inline void read_avx512(const ReadTiles& a) {
-  if (a.what > Reads::gradients) return read_strided_body<Isa::avx512>(a);
-  a.bf16 ? read_body<Isa::avx512, bf16>(a) : read_body<Isa::avx512, float>(a);
-}
-TUTTI_TARGET_AVX2 inline void read_avx2(const ReadTiles& a) {
-  a.what > Reads::gradients ? read_strided_body<Isa::avx2>(a) : read_body<Isa::avx2, float>(a);
-}
 // Writes type T. Only for stride 1.
 template <Isa I, Isa J, class T>
 TUTTI_INLINE void write_body(const WriteTiles& a) {
@@ -277,6 +274,14 @@ TUTTI_INLINE void write_body(const WriteTiles& a) {
 template <Isa I>
 TUTTI_INLINE void write_strided_body(const WriteTiles& a) {
   write_tiles<I, I, float>(a, StridedWriteTransform<F<I>>{a.what == Writes::strided_data});
+}
+#if defined(__x86_64__)
+TUTTI_TARGET_AVX512 inline void read_avx512(const ReadTiles& a) {
+  if (a.what > Reads::gradients) return read_strided_body<Isa::avx512>(a);
+  a.bf16 ? read_body<Isa::avx512, bf16>(a) : read_body<Isa::avx512, float>(a);
+}
+TUTTI_TARGET_AVX2 inline void read_avx2(const ReadTiles& a) {
+  a.what > Reads::gradients ? read_strided_body<Isa::avx2>(a) : read_body<Isa::avx2, float>(a);
 }
 TUTTI_TARGET_AVX512 inline void write_avx512(const WriteTiles& a, bool rounds) {
   constexpr Isa isa = Isa::avx512;
@@ -287,12 +292,24 @@ TUTTI_TARGET_AVX2 inline void write_avx2(const WriteTiles& a) {
   constexpr Isa isa = Isa::avx2;
   a.what != Writes::outputs ? write_strided_body<isa>(a) : write_body<isa, isa, float>(a);
 }
+#else
+inline void read_neon(const ReadTiles& a) {
+  if (a.what > Reads::gradients) return read_strided_body<Isa::neon>(a);
+  a.bf16 ? read_body<Isa::neon, bf16>(a) : read_body<Isa::neon, float>(a);
+}
+inline void write_neon(const WriteTiles& a, bool rounds) {
+  constexpr Isa isa = Isa::neon;
+  if (a.what != Writes::outputs) return write_strided_body<isa>(a);
+  a.bf16&& rounds ? write_body<isa, Isa::neon_bf16, bf16>(a) : write_body<isa, isa, float>(a);
+}
+#endif
 
 }  // namespace detail
 
 #endif
 
-// Runs the transforms for reading and writing that ReadTiles::what and WriteTiles::what select. For AVX2 and AVX-512.
+// Runs the transforms for reading and writing that ReadTiles::what and WriteTiles::what select. For all instruction
+// sets beyond the baseline.
 TUTTI_CORE_FUNCTION void read_and_transform(Isa isa, const ReadTiles& a);
 TUTTI_CORE_FUNCTION void transform_and_write(Isa isa, const WriteTiles& a);
 
@@ -304,12 +321,15 @@ TUTTI_CORE_FUNCTION void read_and_transform(Isa isa, const ReadTiles& a) {
 TUTTI_CORE_FUNCTION void transform_and_write(Isa isa, const WriteTiles& a) {
   isa == Isa::avx2 ? detail::write_avx2(a) : detail::write_avx512(a, isa == Isa::avx512_bf16);
 }
+#elif defined(TUTTI_HAS_WIDE_KERNELS)
+TUTTI_CORE_FUNCTION void read_and_transform(Isa, const ReadTiles& a) { detail::read_neon(a); }
+TUTTI_CORE_FUNCTION void transform_and_write(Isa isa, const WriteTiles& a) { detail::write_neon(a, has_bf16(isa)); }
 #else
 TUTTI_CORE_FUNCTION void read_and_transform(Isa, const ReadTiles&) {
-  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+  fail<UsageError>("winograd", "AVX2, AVX-512 or NEON", "another processor");
 }
 TUTTI_CORE_FUNCTION void transform_and_write(Isa, const WriteTiles&) {
-  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+  fail<UsageError>("winograd", "AVX2, AVX-512 or NEON", "another processor");
 }
 #endif
 #endif

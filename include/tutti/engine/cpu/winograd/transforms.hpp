@@ -37,6 +37,8 @@ TUTTI_INLINE void keep(V& to, float f) {
   to = f - V{};
 #if defined(__x86_64__) && !defined(__clang__)
   asm("" : "+v"(to));
+#elif defined(__aarch64__) && !defined(__clang__)
+  asm("" : "+w"(to));
 #endif
 }
 

@@ -43,7 +43,7 @@ inline constexpr std::int64_t weight_block_plane = weight_block * weight_block +
 
 [[nodiscard]] constexpr std::int64_t weight_product_floats() { return points * weight_block_plane; }
 
-#if defined(__x86_64__)
+#ifdef TUTTI_HAS_WIDE_KERNELS
 
 namespace detail {
 
@@ -76,12 +76,24 @@ TUTTI_INLINE void weight_product(const WeightProductArgs& a, const PointRun& run
       F<I> b[N];
 #pragma GCC unroll 2
       for (int j = 0; j < N; ++j) load<I>(b[j], x + j * a.x.tiles * lanes);
-#pragma GCC unroll 16
-      for (int i = 0; i < R; ++i) {
-        F<I> d;
-        repeat<I>(d, dy + i);
+      if constexpr (multiplies_lanes<I>) {
 #pragma GCC unroll 2
-        for (int j = 0; j < N; ++j) sum[i][j] += d * b[j];
+        for (int r = 0; r < R; r += lanes) {
+          F<I> d;
+          load<I>(d, dy + r * a.dy.tiles);
+#pragma GCC unroll 4
+          for (int k = 0; k < lanes; ++k)
+#pragma GCC unroll 2
+            for (int j = 0; j < N; ++j) add_lane_product<I>(sum[r + k][j], b[j], d, k);
+        }
+      } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i) {
+          F<I> d;
+          repeat<I>(d, dy + i);
+#pragma GCC unroll 2
+          for (int j = 0; j < N; ++j) sum[i][j] += d * b[j];
+        }
       }
     }
   }
@@ -118,11 +130,20 @@ TUTTI_INLINE void multiply_points(const WeightProductArgs& a, const WeightBlock&
   };
   float* to = a.products + run.order.weights[run.i] * weight_block_plane;
   std::int64_t calls = 0;
+  // With registers of 4 lanes, a block that is as high as a register holds too few sums to hide their latency.
+  constexpr int rows_of_two = lanes == 4 ? 8 : lanes / 2;
   for (std::int64_t c = b.c; c < b.c_end; c += 2 * lanes) {
     const float* const x = x_of(first, c);
     if (c + lanes < b.c_end)
-      for (std::int64_t k = b.k; k < b.k_end; k += lanes / 2, to += lanes * lanes)
-        weight_product<I, lanes / 2, 2>(a, run, dy_of(first, k), x, count, to, ahead(calls++));
+      for (std::int64_t k = b.k; k < b.k_end; k += rows_of_two, to += 2 * rows_of_two * lanes) {
+        if constexpr (rows_of_two > lanes)
+          if (k + lanes == b.k_end) {
+            weight_product<I, lanes, 2>(a, run, dy_of(first, k), x, count, to, ahead(calls++));
+            to += 2 * lanes * lanes;
+            break;
+          }
+        weight_product<I, rows_of_two, 2>(a, run, dy_of(first, k), x, count, to, ahead(calls++));
+      }
     else
       for (std::int64_t k = b.k; k < b.k_end; k += lanes, to += lanes * lanes)
         weight_product<I, lanes, 1>(a, run, dy_of(first, k), x, count, to, ahead(calls++));
@@ -207,23 +228,27 @@ TUTTI_INLINE void weight_products_body(const WeightProductArgs& a) {
     for (std::int64_t k = a.first_output; k < a.end_output; k += weight_block)
       multiply_weights<I>(a, {c, std::min(c + weight_block, a.end_input), k, std::min(k + weight_block, a.end_output)});
 }
+#if defined(__x86_64__)
 TUTTI_TARGET_AVX512 inline void weight_products_avx512(const WeightProductArgs& a) {
   weight_products_body<Isa::avx512>(a);
 }
 TUTTI_TARGET_AVX2 inline void weight_products_avx2(const WeightProductArgs& a) { weight_products_body<Isa::avx2>(a); }
+#endif
 
 }  // namespace detail
 
 #endif
 
-// For AVX2 and AVX-512.
+// For all instruction sets beyond the baseline.
 TUTTI_CORE_FUNCTION void weight_products(Isa isa, const WeightProductArgs& a);
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void weight_products([[maybe_unused]] Isa isa, [[maybe_unused]] const WeightProductArgs& a) {
 #if defined(__x86_64__)
   isa == Isa::avx2 ? detail::weight_products_avx2(a) : detail::weight_products_avx512(a);
+#elif defined(TUTTI_HAS_WIDE_KERNELS)
+  detail::weight_products_body<Isa::neon>(a);
 #else
-  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+  fail<UsageError>("winograd", "AVX2, AVX-512 or NEON", "another processor");
 #endif
 }
 #endif

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Builds tests for aarch64 with the cross compiler of Debian 12 and runs them under qemu-user. Each test program is built
+# and run before the next one, and its result is written to FOLDER/results.txt. A script that was stopped continues: it
+# does not run a program again that has passed and did not change.
+#
+# tests/aarch64.sh [OPTION]... [REGEX]
+# REGEX           the programs to run, by names such as engine/test_cpu; default: core, tensor, graph, optim, engine,
+#                 golden, strategy and the backends of the processor
+# --build FOLDER  build folder                                                     build-aarch64
+# --cpu NAME      processor that qemu shows; may be repeated                       max
+#                 max has bf16; neoverse-n1 has only NEON
+# --jobs N        compilers that run at the same time                              number of cores
+# --list          prints the names of the programs and ends
+# --configure     ends after the build folder is configured
+#
+# The arm64 libraries are downloaded by apt with lists and a state of its own and are unpacked to FOLDER/sysroot, so the
+# packages and architectures of this machine do not change. Ends with status 1 if a program failed, 2 after a wrong
+# option, 77 if this machine cannot install the tools.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD me=aarch64.sh
+. .ci/common.sh
+
+wrong() {
+  say "$*" >&2
+  exit 2
+}
+build=build-aarch64 cpus=() jobs=$(nproc) list=0 only_configure=0
+regex='^(core|tensor|graph|optim|engine|golden|strategy)/test_|^backends/test_(eigen|onednn|make|job)'
+while (($#)); do
+  case $1 in
+    --build | --cpu | --jobs)
+      (($# > 1)) || wrong "$1 needs a value"
+      case $1 in
+        --build) build=$2 ;;
+        --cpu) cpus+=("$2") ;;
+        --jobs) jobs=$2 ;;
+      esac
+      shift
+      ;;
+    --list) list=1 ;;
+    --configure) only_configure=1 ;;
+    -*) wrong "unknown option $1" ;;
+    *) regex=$1 ;;
+  esac
+  shift
+done
+((${#cpus[@]})) || cpus=(max)
+mkdir -p "$build"
+build=$(cd "$build" && pwd)
+sysroot=$build/sysroot
+
+# The tools of this machine.
+command -v apt-get dpkg-deb >/dev/null || { say "SKIP: needs Debian's apt-get and dpkg-deb" && exit 77; }
+install g++-aarch64-linux-gnu qemu-user-static cmake ninja-build
+for tool in aarch64-linux-gnu-g++ qemu-aarch64-static cmake ninja; do
+  command -v "$tool" >/dev/null || { say "SKIP: $tool cannot be installed" && exit 77; }
+done
+
+# The libraries of arm64.
+libraries=(libc6-dev libstdc++-12-dev doctest-dev libeigen3-dev libdnnl-dev libcli11-dev)
+if [[ ! -f $sysroot/complete || $(<"$sysroot/complete") != "${libraries[*]}" ]]; then
+  say "unpacking libraries of arm64 to $sysroot"
+  apt=$build/apt
+  rm -rf "$sysroot"
+  mkdir -p "$sysroot" "$apt/state/lists/partial" "$apt/cache/archives/partial"
+  : >"$apt/status"
+  own=(-o "Dir::State=$apt/state" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache" -o Debug::NoLocking=true
+    -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "APT::Sandbox::User=$(id -un)" -o APT::Install-Recommends=false)
+  apt-get "${own[@]}" -qq update
+  apt-get "${own[@]}" -qq -y --download-only install "${libraries[@]}" >"$apt/log"
+  for package in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
+  echo "${libraries[*]}" >"$sysroot/complete"
+fi
+
+cat >"$build/toolchain.cmake" <<END
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_CXX_FLAGS_INIT -Wno-psabi)
+set(CMAKE_SYSROOT "$sysroot")
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L "$sysroot")
+set(CMAKE_FIND_ROOT_PATH "$sysroot")
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+END
+if [[ ! -f $build/build.ninja ]]; then
+  cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_TOOLCHAIN_FILE=$build/toolchain.cmake" \
+    -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=OFF -DTUTTI_BUILD_TOOLS=OFF -DTUTTI_BUILD_BENCH=OFF -DTUTTI_INSTALL=OFF \
+    -DTUTTI_EIGEN_NATIVE=OFF -DTUTTI_PRECOMPILE=ON >"$build/configure.log" ||
+    { tail -20 "$build/configure.log" && exit 1; }
+fi
+((only_configure == 0)) || exit 0
+
+mapfile -t programs < <(ninja -C "$build" -t targets all | sed -nE 's,^tests/([a-z]+)/(test_[a-z0-9_]+): .*,\1/\2,p' |
+  grep -E -- "$regex" | sort -u)
+((${#programs[@]})) || wrong "no program is named like $regex"
+if ((list)); then
+  printf '%s\n' "${programs[@]}"
+  exit 0
+fi
+
+# result WORD PROGRAM CPU SECONDS: replaces the line of this program and processor in results.txt.
+result() {
+  touch "$build/results.txt"
+  { grep -v " $2 on $3," "$build/results.txt" || true; echo "$1 $2 on $3, $4 s"; } | sort -k 2 >"$build/results.new"
+  mv "$build/results.new" "$build/results.txt"
+  say "$1 $2 on $3, $4 s"
+}
+failed=0
+for program in "${programs[@]}"; do
+  file=$build/tests/$program log=$build/logs/${program/\//-}
+  mkdir -p "$build/logs" "$build/passed"
+  if ! ninja -C "$build" -j "$jobs" "tests/$program" >"$log.build" 2>&1; then
+    tail -30 "$log.build"
+    result "does not compile:" "$program" "${cpus[0]}" 0
+    failed=1
+    continue
+  fi
+  for cpu in "${cpus[@]}"; do
+    passed=$build/passed/${program/\//-}-$cpu sum=$(sha256sum "$file" | cut -d ' ' -f 1)
+    if [[ -f $passed && $(<"$passed") == "$sum" ]]; then continue; fi
+    begin=$SECONDS
+    # The cases of the suite "nightly" take minutes on a real processor.
+    if timeout 3600 qemu-aarch64-static -cpu "$cpu" -L "$sysroot" "$file" --no-colors --test-suite-exclude=nightly \
+      >"$log-$cpu.log" 2>&1; then
+      echo "$sum" >"$passed"
+      result passed "$program" "$cpu" $((SECONDS - begin))
+    else
+      tail -30 "$log-$cpu.log"
+      result failed "$program" "$cpu" $((SECONDS - begin))
+      failed=1
+    fi
+  done
+done
+say "results: $build/results.txt"
+exit $failed
