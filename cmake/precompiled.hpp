@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The headers that the libraries and programs of tools/ and the examples begin with if the build has TUTTI_PRECOMPILE=ON: those
-// of the standard library that a third of their files include.
+// The headers that the libraries and programs of tools/ and the examples begin with if the build has
+// TUTTI_PRECOMPILE=ON: those of the standard library that a third of their files include.
 #pragma once
 
 #include <algorithm>
