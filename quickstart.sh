@@ -54,7 +54,8 @@ programs=(train_cifar10 tutti-report tutti-predict save_images train_imagenet)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 say "building"
-if ! { configure -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF && cmake --build "$root/build" --target "${programs[@]}" --parallel; } \
+if ! { configure -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF -DTUTTI_PRECOMPILE=ON &&
+  cmake --build "$root/build" --target "${programs[@]}" --parallel; } \
   >"$log" 2>&1; then
   tail -n 60 "$log"
   say "the build failed"

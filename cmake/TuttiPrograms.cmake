@@ -23,6 +23,36 @@ if(TUTTI_SANITIZE)
   target_link_libraries(tutti_program_options INTERFACE $<TARGET_OBJECTS:tutti_sanitizer_defaults>)
 endif()
 
+# TUTTI_PRECOMPILE=ON: the libraries and programs of tools/ and the examples begin with the headers of precompiled.hpp, which
+# are compiled once, and the test programs with those of tests/precompiled.hpp. These are headers of the standard library, which
+# no change of tutti touches. ./test.sh and quickstart.sh turn it on, but not ./test.sh at night: a build without it finds #include
+# lines that are missing.
+option(TUTTI_PRECOMPILE "Compile the standard library's headers once for all programs" OFF)
+if(TUTTI_PRECOMPILE AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TUTTI_SANITIZE)
+  if(NOT EXISTS "${PROJECT_BINARY_DIR}/precompiled.cpp")
+    file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cpp" "")
+  endif()
+  add_library(tutti_precompiled OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/precompiled.cpp")
+  target_precompile_headers(tutti_precompiled PRIVATE "${CMAKE_CURRENT_LIST_DIR}/precompiled.hpp")
+  # ccache needs -fpch-preprocess (https://ccache.dev/manual/latest.html#_precompiled_headers).
+  target_compile_options(tutti_precompiled PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  target_link_libraries(tutti_precompiled PRIVATE tutti::tutti tutti_program_options)
+endif()
+# tutti_begin_with_precompiled(<target>): lets its sources begin with them, unless it has other options for the processor, as
+# all targets have that link Eigen.
+function(tutti_begin_with_precompiled target)
+  get_target_property(libraries ${target} LINK_LIBRARIES)
+  if(TARGET tutti_precompiled AND NOT libraries MATCHES "eigen")
+    target_precompile_headers(${target} REUSE_FROM tutti_precompiled)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+    # With precompiled headers GCC 12 gives more of its wrong warnings of the standard library's code, as in GCC bug 105651.
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+      target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds
+                                               -Wno-maybe-uninitialized)
+    endif()
+  endif()
+endfunction()
+
 # Finds the components and other libraries that a source file names in its #include lines, and follows "quoted"
 # includes. Sets <out> to the words found (component names, make, decoders, CLI11, benchmark, and tools_<room> if it
 # includes a header that
@@ -196,6 +226,7 @@ function(tutti_add_room room)
   # GCC 12 warns wrongly of "text" + std::string() (GCC bug 105651).
   target_compile_options(
     tutti_tools_${room} PRIVATE $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+  tutti_begin_with_precompiled(tutti_tools_${room})
 endfunction()
 
 # tutti_add_skipped_test(<name> <area> <reason>): a test that is skipped in this build.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# processors: all
+# waits
 """Tests tutti-launch with a real mpirun between hosts of a separate network: placement, errors, cleanup."""
 import contextlib
 import os
