@@ -5,8 +5,8 @@
 
 #include <tutti/graph/ops.hpp>
 
-// What follows a convolution in a net for inference whose batch norms are folded: a bias, and possibly a sum and a
-// relu. engine/add_ends.hpp makes one op of them, whose kernel is in cpu/ended_convolution.hpp.
+// What follows a convolution in a net for inference with folded batch norms: a bias, and possibly a sum and a
+// relu. engine/add_ends.hpp makes one op of them; its kernel is in cpu/ended_convolution.hpp.
 namespace tutti::cpu {
 
 struct ConvolutionEnd {
@@ -34,7 +34,7 @@ struct Band {  // The lines first <= line < end of one image's output.
   std::int64_t image, first, end;
 };
 
-// A kernel of a convolution whose tasks of Phase::whole compute bands of lines.
+// A kernel of a convolution that computes bands of lines in the tasks of Phase::whole.
 class ComputesBands {
  public:
   ComputesBands() = default;
