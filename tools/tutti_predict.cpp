@@ -54,7 +54,7 @@ void write(const std::string& line) {
 int predict(const Options& o) {
   const OpenedModel m = open_model(o.model);
   const std::unique_ptr<Backend> backend = make_backend_of(o);
-  Inference net(*backend, m.loaded.net, compute_of(o, *backend));
+  Inference net(*backend, m.loaded.net, {compute_of(o, *backend)});
   const std::vector<GivenImage> images = find_images(o.images);
   if (o.verbose)
     std::fprintf(stderr, "%s: %s, %lld classes, %s; %s, %s, %d threads; %zu images\n", m.file.path.c_str(),

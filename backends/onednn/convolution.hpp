@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -79,6 +81,24 @@ inline Geometry geometry(const Problem& p) {
   return {{p.window.stride, p.window.stride},
           {p.window.padding, p.window.padding},
           {trailing(p.x[2], p.y[2], p.window.kernel_h), trailing(p.x[3], p.y[3], p.window.kernel_w)}};
+}
+
+// A part of a forward convolution: some lines of its output, or some of its output channels.
+struct Part {
+  std::int64_t first_line = 0, end_line = 0, first = 0, outputs = 0;
+
+  [[nodiscard]] std::int64_t lines() const { return end_line - first_line; }
+};
+[[nodiscard]] inline Part whole(const Problem& p) { return {0, p.y[2], 0, p.y[1]}; }
+// The lines of the input that it reads: first <= line < end; the lines of zeros above them and below.
+struct InputLines {
+  std::int64_t first, end, above, below;
+};
+[[nodiscard]] inline InputLines input_lines(const Problem& p, const Part& part) {
+  const std::int64_t low = part.first_line * p.window.stride - p.window.padding;
+  const std::int64_t high = (part.end_line - 1) * p.window.stride - p.window.padding + p.window.kernel_h;
+  const std::int64_t first = std::max<std::int64_t>(low, 0), end = std::min(high, p.x[2]);
+  return {first, end, first - low, high - end};
 }
 
 // Converts rows of a batch from NHWC to channels in blocks of 16, or back.
@@ -164,6 +184,46 @@ class Convolutions {
   }
 
   void reorder(const Problem& p, Pass pass, void* from, void* to) { layouts_.at(p.key(pass)).reorder->run(from, to); }
+
+  // Returns a primitive for a part of the forward pass and for this number of images, null if oneDNN has no fast one.
+  // Its operands are x, the weights, y and, if it has an end, the bias. adds: y holds the residual before.
+  std::unique_ptr<Primitive> make_part(const Problem& p, const Part& part, std::int64_t rows, int workers, bool ends,
+                                       bool adds, bool relu) {
+    const WeightLayout& l = layout(p, Pass::forward);
+    const OneOmpThread guard;
+    InputLines in = input_lines(p, part);
+    Geometry g = geometry(p);
+    if (part.lines() == p.y[2])
+      in.first = 0, in.end = p.x[2];
+    else
+      g.padding_l[0] = in.above, g.padding_r[0] = in.below;
+    if (in.end <= in.first) return nullptr;
+    const bool in_blocks = blocked(p, Pass::forward);
+    const Desc x = activation({1, p.x[1], in.end - in.first, p.x[3]}, rows, p.bf16, in_blocks);
+    const Desc y = activation({1, part.outputs, part.lines(), p.y[3]}, rows, p.bf16, in_blocks);
+    const Desc w = part.outputs == p.y[1] ? l.desc : some_weights(l.desc, 0, part.outputs).desc;
+    if (!w) return nullptr;
+    Operands operands{{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}};
+    using M = dnnl::memory;
+    End end;
+    end.adds = adds;
+    end.relu = relu;
+    if (ends) {
+      end.bias = Desc({part.outputs}, M::data_type::f32, M::format_tag::a);
+      operands.emplace_back(DNNL_ARG_BIAS, end.bias);
+    }
+    const auto pd = ends ? forward_desc(engine_, x, w, y, g, end) : forward_desc(engine_, x, w, y, g);
+    if (!pd || (p.w.numel() >= 4096 && std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos))
+      return nullptr;
+    return std::make_unique<Primitive>(pd, operands, engine_, workers);
+  }
+  // Returns the bytes before the packed weights of a part's outputs; no value if these are not one piece of memory.
+  std::optional<std::size_t> weights_before(const Problem& p, const Part& part) {
+    if (part.outputs == p.y[1]) return 0;
+    const SomeWeights some = some_weights(layout(p, Pass::forward).desc, part.first, part.outputs);
+    if (!some.desc) return std::nullopt;
+    return static_cast<std::size_t>(some.before) * size_of(p.bf16 ? DType::bf16 : DType::f32);
+  }
 
   std::unique_ptr<Primitive> make(const Problem& p, Pass pass, std::int64_t rows, int workers) {
     const WeightLayout& l = layout(p, pass);

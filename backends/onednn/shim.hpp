@@ -5,6 +5,9 @@
 #include <unistd.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 // The code that depends on the version of oneDNN: version 2 has operation descriptors, version 3 does not.
@@ -22,12 +25,38 @@ inline dnnl::primitive_attr user_scratchpad() {
 
 using Desc = dnnl::memory::desc;
 
+// What a convolution computes at its end: a bias for each output channel, whose layout is `bias`; then the sum with
+// what its output held before, if `adds`; then a relu.
+struct End {
+  Desc bias;
+  bool adds = false, relu = false;
+};
+
+inline dnnl::primitive_attr attributes_of(const End& end) {
+  dnnl::primitive_attr a = user_scratchpad();
+  dnnl::post_ops ops;
+  if (end.adds) ops.append_sum(1);
+#if DNNL_VERSION_MAJOR >= 3
+  if (end.relu) ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
+#else
+  if (end.relu) ops.append_eltwise(1, dnnl::algorithm::eltwise_relu, 0, 0);
+#endif
+  a.set_post_ops(ops);
+  return a;
+}
+
 #if DNNL_VERSION_MAJOR >= 3
 
 inline auto forward_desc(const dnnl::engine& e, const Desc& src, const Desc& w, const Desc& dst, const Geometry& g) {
   return dnnl::convolution_forward::primitive_desc(e, dnnl::prop_kind::forward_training,
                                                    dnnl::algorithm::convolution_direct, src, w, dst, g.strides,
                                                    g.padding_l, g.padding_r, user_scratchpad(), true);
+}
+inline auto forward_desc(const dnnl::engine& e, const Desc& src, const Desc& w, const Desc& dst, const Geometry& g,
+                         const End& end) {
+  return dnnl::convolution_forward::primitive_desc(e, dnnl::prop_kind::forward_inference,
+                                                   dnnl::algorithm::convolution_direct, src, w, end.bias, dst,
+                                                   g.strides, g.padding_l, g.padding_r, attributes_of(end), true);
 }
 inline auto backward_data_desc(const dnnl::engine& e, const Desc& dsrc, const Desc& w, const Desc& ddst,
                                const Geometry& g, const dnnl::convolution_forward::primitive_desc& hint) {
@@ -54,6 +83,12 @@ inline auto forward_desc(const dnnl::engine& e, const Desc& src, const Desc& w, 
                                           w, dst, g.strides, g.padding_l, g.padding_r);
   return dnnl::convolution_forward::primitive_desc(d, user_scratchpad(), e, true);
 }
+inline auto forward_desc(const dnnl::engine& e, const Desc& src, const Desc& w, const Desc& dst, const Geometry& g,
+                         const End& end) {
+  const dnnl::convolution_forward::desc d(dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, src,
+                                          w, end.bias, dst, g.strides, g.padding_l, g.padding_r);
+  return dnnl::convolution_forward::primitive_desc(d, attributes_of(end), e, true);
+}
 inline auto backward_data_desc(const dnnl::engine& e, const Desc& dsrc, const Desc& w, const Desc& ddst,
                                const Geometry& g, const dnnl::convolution_forward::primitive_desc& hint) {
   const dnnl::convolution_backward_data::desc d(dnnl::algorithm::convolution_direct, dsrc, w, ddst, g.strides,
@@ -73,6 +108,39 @@ inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, con
 }
 
 #endif
+
+// Packed weights [outputs, ...] of some outputs, within those of all.
+struct SomeWeights {
+  Desc desc;                // empty if they are not one piece of memory
+  std::int64_t before = 0;  // elements before them
+};
+inline SomeWeights some_weights(const Desc& all, std::int64_t first, std::int64_t outputs) {
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::memory::dims dims = all.get_dims(), strides = all.get_strides(), blocks = all.get_inner_blks(),
+                           of = all.get_inner_idxs();
+  std::int64_t block = 1;
+  for (std::size_t i = 0; i < of.size(); ++i)
+    if (of[i] == 0) block *= blocks[i];
+  if (first % block != 0 || outputs % block != 0 || dims[0] % block != 0) return {};
+  if (strides.empty() || *std::max_element(strides.begin(), strides.end()) != strides[0]) return {};
+  dnnl::memory::dims part = dims, offsets(dims.size(), 0);
+  part[0] = outputs;
+  return {all.submemory_desc(part, offsets, true), first / block * strides[0]};
+#else
+  const auto& layout = all.data.format_desc.blocking;
+  std::int64_t block = 1;
+  for (int i = 0; i < layout.inner_nblks; ++i)
+    if (layout.inner_idxs[i] == 0) block *= layout.inner_blks[i];
+  if (all.data.format_kind != dnnl_blocked || first % block != 0 || outputs % block != 0 ||
+      all.data.dims[0] % block != 0)
+    return {};
+  for (int i = 1; i < all.data.ndims; ++i)
+    if (layout.strides[i] > layout.strides[0]) return {};
+  SomeWeights some{all, first / block * layout.strides[0]};
+  some.desc.data.dims[0] = some.desc.data.padded_dims[0] = outputs;
+  return some;
+#endif
+}
 
 // Returns true if oneDNN's kernels accept channels in blocks of 16. If its kernels use blocks of 8, oneDNN runs a
 // scalar kernel for blocks of 16.

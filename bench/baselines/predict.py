@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compares tutti-predict with PyTorch's inference loop: ResNet-50 on JPEG files, in turns, in one run.
+"""Compares tutti-predict with PyTorch's inference loop: ResNet-50 on JPEG files, in turns, in one run. With --net it
+compares the net alone, on images in memory, with ONNX Runtime, OpenVINO and frozen PyTorch (predict_net.py).
 
     bench/baselines/predict.py [--images 1000] [--repeats 3]
+    bench/baselines/predict.py --net --batch 1 4 32
 
 Both read, decode, scale and cut the same files and run the same weights (torchvision's initial ones) on the same cores.
 PyTorch gets the settings that a short run finds best: torchvision's or Pillow's decoder, the number of worker
@@ -27,6 +29,7 @@ sys.dont_write_bytecode = True
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 import environment  # noqa: E402
+import predict_net  # noqa: E402
 from environment import HERE, ROOT  # noqa: E402
 from loaders import find_images  # noqa: E402
 from table import Samples, better, markdown, ratio  # noqa: E402
@@ -88,7 +91,10 @@ def tutti(args, folder, precision):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, nargs="+", default=[32], help="images of a batch; several with --net")
+    parser.add_argument("--net", action="store_true", help="measure the net alone, on images in memory (needs build/bench/inference)")
+    parser.add_argument("--peers", default=" ".join(predict_net.PEERS), help="with --net: the systems to compare with")
+    parser.add_argument("--seconds", type=float, default=3, help="with --net: of one turn")
     parser.add_argument("--threads", type=int, default=environment.cores())
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--precisions", default="bf16 f32")
@@ -100,6 +106,11 @@ def main():
     args.ways = args.ways.split()
     if not args.ways or not set(args.ways) <= set(WAYS):
         parser.error(f"--ways: expected some of {' '.join(WAYS)}, got '{' '.join(args.ways)}'")
+    if args.net:
+        return predict_net.measure(args, WEIGHTS)
+    if len(args.batch) != 1:
+        parser.error("--batch: several sizes only with --net")
+    args.batch = args.batch[0]
     began, tar = environment.load(), find_images().get("imagenet")
     if tar is None:
         sys.exit("predict.py: no imagenet-sample.tar in $TUTTI_DATA or ../shared/data")

@@ -134,6 +134,34 @@ sys.exit()""" % name
         self.assertEqual([a[a.index("--way") + 1] for a, _ in timed[:2]], ["eager", "compile"])
         self.assertTrue(all("foreach" in a for a, _ in timed))
 
+    def test_prediction_of_the_net_alone(self):
+        serve = """
+if sys.argv[1] == "-c":
+    sys.exit()
+batches = sys.argv[sys.argv.index("--batch") + 1:]
+print("ready", flush=True)
+for line in sys.stdin:
+    batch, seconds = line.split()
+    assert batch in batches and float(seconds) == 0.5
+    print(json.dumps({"system": sys.argv[2], "batch_ms": 4 * int(batch)}), flush=True)
+sys.exit()"""
+        peers = {f"{p.upper()}_VENV": str(self.environment_of(p, serve)) for p in ("torch", "onnxruntime")}
+        peers["OPENVINO_VENV"] = str(self.environment_of("openvino", "sys.exit('no such processor')"))
+        ours = self.program("inference", "tutti", """
+print(json.dumps({"system": "tutti", "batch_ms": 2 * int(a["--batch"]), "images_per_second": 1, "images_per_cpu_second": 1, "peak_rss_mib": 1}))
+sys.exit()""")
+        done = subprocess.run([sys.executable, PEERS / "predict.py", "--net", "--batch", "1", "32", "--repeats", "2", "--seconds", "0.5"], text=True,
+                              capture_output=True, timeout=120, check=False,
+                              env={**self.environment, **peers, "TUTTI_INFERENCE": str(ours), "TUTTI_EXPORT": str(self.program("export", "export"))})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"\| f32, batch 32 +\| +64\.0 .*\| +128 .*\| +128 .*\| +- \| +2\.00 \|")
+        self.assertRegex(done.stdout, r"\| bf16, batch 1 +\| +2\.00 .*\| +4\.00 .*\| +- \| +- \| +2\.00 \|")
+        self.assertIn("left out: OpenVINO does not run on this machine", done.stderr)
+        self.assertEqual(len(self.calls("tutti")), 8)
+        done = subprocess.run([sys.executable, PEERS / "predict.py", "--batch", "1", "32"], text=True, capture_output=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("several sizes only with --net", done.stderr)
+
     def test_given_settings_are_not_searched_for(self):
         self.run_it("steps", "--models", "resnet18:4", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer", "fused",
                     "--ways", "eager")
@@ -272,7 +300,7 @@ sys.exit()""")
 class Requirements(unittest.TestCase):
     def test_all_requirements_are_pinned(self):
         files = sorted((PEERS / "requirements").glob("*.txt"))
-        self.assertEqual([f.stem for f in files], ["mxnet", "tensorflow", "torch", "torchft"])
+        self.assertEqual([f.stem for f in files], ["mxnet", "onnxruntime", "openvino", "tensorflow", "torch", "torchft"])
         for file in files:
             lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
             self.assertTrue(lines)

@@ -3,17 +3,20 @@
 // the names of the classes.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
 #include <tutti/data/augment.hpp>
 #include <tutti/data/images/encoded_images.hpp>
 #include <tutti/data/images/image_preparation.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/inference.hpp>
 #include <tutti/interchange/image_preparation.hpp>
 #include <tutti/interchange/model_card.hpp>
 #include <tutti/interchange/model_file.hpp>
@@ -99,6 +102,30 @@ TEST_CASE("a hand-written training loop leaves checkpoints with their net, image
   // The weights fit the net in the file.
   const auto file = interchange::open_model((folder.path / "night").string());
   CHECK_NOTHROW((void)interchange::load_model(file, *card.graph, interchange::Averaged::automatic));
+}
+
+TEST_CASE("a program loads a checkpoint and classifies an image") {
+  Folder folder;
+  Training t;
+  t.trainer.commit();
+  const std::string run_folder = folder.path.string();
+  Checkpoints(run_folder).save(t.trainer);
+  const auto shape = (*card_of(folder.path).graph)[card_of(folder.path).graph->images].shape;
+  const std::vector<std::uint8_t> image(static_cast<std::size_t>(shape.row_numel()), 100);
+  // [predict]
+  const auto file = tutti::interchange::open_model(run_folder);
+  const auto loaded = tutti::interchange::load_model(file, *file.card->graph, tutti::interchange::Averaged::automatic);
+  const auto backend = tutti::make_backend("auto");
+  tutti::Inference net(*backend, loaded.net, {.compute = tutti::DType::f32});
+  net.prepare(1);                                           // plans batches of one image, and packs the weights
+  const std::span<const float> logits = net.logits(image);  // u8 [rows, height, width, channels] -> [rows, classes]
+  // [/predict]
+  REQUIRE(logits.size() == static_cast<std::size_t>(net.classes()));
+  Tensor<std::uint8_t> images(Shape{1, shape[2], shape[3], shape[1]});
+  std::copy(image.begin(), image.end(), images.begin());
+  const Tensor<float> expected = t.trainer.predict(images);
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    CHECK(logits[i] == doctest::Approx(expected.begin()[static_cast<std::ptrdiff_t>(i)]).epsilon(1e-4));
 }
 
 TEST_CASE("a trainer without a step writes a card with the net and its image size") {

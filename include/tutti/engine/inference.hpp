@@ -17,7 +17,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/float/bf16.hpp>
 #include <tutti/core/float/f16.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/core/span_of.hpp>
+#include <tutti/engine/add_ends.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/batch_slot.hpp>
 #include <tutti/engine/plan/arenas.hpp>
@@ -27,28 +29,85 @@
 #include <tutti/engine/plan/prepared_plan.hpp>
 #include <tutti/engine/plan/require_room.hpp>
 #include <tutti/engine/plan/weight_packs.hpp>
+#include <tutti/graph/fold_norms.hpp>
 #include <tutti/graph/weighted_graph.hpp>
 
 namespace tutti {
 
-// Runs a net without training: no gradients, and only the memory of the largest batch's forward pass. To train, use an
-// Executor.
+struct InferenceOptions {
+  DType compute = DType::f32;  // f32, bf16; f64 on ReferenceBackend, f16 on CUDA
+  // Folds batch norms into the weights of the convolutions before them, if the backend's convolutions add a bias, a
+  // residual and a relu at their ends. This changes the rounding. Batch norms without a convolution before them stay;
+  // if a folded weight is too large for f32, no batch norm is folded.
+  bool fold_norms = true;
+};
+
+// Runs a net without training: no gradients, and only the memory of the largest batch's forward pass. The weights are
+// copied, and packed once in the form that the kernels read. All threads of the backend work on a batch; if it has
+// fewer images than threads, they share each image. Without folding, the logits have the bits of Executor::evaluate().
+// To train, use an Executor.
 class Inference {
  public:
-  // net: an inference_graph() with its weights, which are copied into the backend's memory. compute: f32, bf16; f64 on
-  // ReferenceBackend, f16 on CUDA. Throws UsageError for a type that the backend does not have. The backend must
-  // outlive this object.
-  Inference(Backend& backend, const WeightedGraph& net, DType compute)
+  using Options = InferenceOptions;
+
+  // net: an inference_graph() with its weights. The backend must outlive this object. Throws UsageError for a compute
+  // type that the backend does not have, and if a parameter or a statistic does not have as many values as its shape.
+  Inference(Backend& backend, const WeightedGraph& net, const Options& options = {})
+      : Inference(backend, options, ready(backend, net, options)) {}
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+
+  // Returns the graph that runs: without the batch norms that were folded.
+  [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
+  [[nodiscard]] std::int64_t classes() const { return graph_[graph_.logits].shape.row_numel(); }
+  // Returns the bytes of an image: height * width * channels.
+  [[nodiscard]] std::size_t image_bytes() const {
+    return static_cast<std::size_t>(graph_[graph_.images].shape.row_numel());
+  }
+
+  // Makes the plan for batches of `rows` images and packs the weights, so that the first call of logits() is as fast as
+  // the next ones. Prepare the largest batch first: otherwise memory is allocated twice. Throws UsageError for less
+  // than one row, and DeviceError if the batch needs more memory than the device has.
+  void prepare(std::int64_t rows) {
+    prepared(rows);
+    packs_.run();
+  }
+
+  // Returns the net's output [rows, classes] for images [rows, height, width, channels], valid until the next call.
+  // Throws as prepare() does.
+  [[nodiscard]] std::span<const float> logits(const std::uint8_t* images, std::int64_t rows) {
+    PreparedPlan& p = prepared(rows);
+    labels_.resize(static_cast<std::size_t>(rows));  // not used
+    slot_.bind({images, labels_.data(), rows}, graph_);
+    b_.replay(span_of(key_of(p)), &scalars_, [&] { walk_.run(p, {}); });
+    packs_.set_stale(false);
+    return copy_out(p);
+  }
+  // The same for as many images as fill `images`. Throws UsageError if they are not whole images.
+  [[nodiscard]] std::span<const float> logits(std::span<const std::uint8_t> images) {
+    if (images.empty() || images.size() % image_bytes() != 0)
+      fail<UsageError>("Inference", {"whole images of ", image_bytes(), " bytes"}, {images.size(), " bytes"},
+                       "an image has height * width * channels bytes");
+    return logits(images.data(), static_cast<std::int64_t>(images.size() / image_bytes()));
+  }
+
+  // Adds the nanoseconds of CPU time of each node of graph(), summed over threads, to `p` from now on; null ends it.
+  void profile(PlanWalk::Profile* p) {
+    if (p != nullptr) p->resize(graph_.nodes.size());
+    walk_.profile(p);
+  }
+
+ private:
+  Inference(Backend& backend, const Options& o, WeightedGraph net)
       : b_(backend),
-        graph_(net.graph),
-        compute_(compute),
+        graph_(std::move(net.graph)),
+        compute_(o.compute),
         arenas_(b_.memory()),
         slot_(b_, graph_),
         packs_(b_),
         walk_(b_, arenas_, slot_, packs_) {
-    if (!b_.computes_in(compute))
-      fail<UsageError>("Inference", {"a compute type of backend '", b_.name(), "'"}, name_of(compute));
-    parameters_ = parameter_layout(graph_, compute == DType::f64 ? DType::f64 : DType::f32);
+    b_.reuse_weights();  // they never change
+    parameters_ = parameter_layout(graph_, compute_ == DType::f64 ? DType::f64 : DType::f32);
     states_ = state_layout(graph_, parameters_.dtype);
     // There are no gradients; any address except null is accepted.
     arenas_.allocate(parameters_, states_,
@@ -60,24 +119,30 @@ class Inference {
     }
     walk_.set_scalars(&scalars_);
   }
-  Inference(const Inference&) = delete;
-  Inference& operator=(const Inference&) = delete;
 
-  [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
-  [[nodiscard]] std::int64_t classes() const { return graph_[graph_.logits].shape.row_numel(); }
-
-  // Returns the net's output for images [rows, height, width, channels]: logits [rows, classes], valid until the next
-  // call. Run the largest batch first: otherwise memory is allocated twice.
-  [[nodiscard]] std::span<const float> logits(const std::uint8_t* images, std::int64_t rows) {
-    PreparedPlan& p = prepared(rows);
-    labels_.resize(static_cast<std::size_t>(rows));  // not used
-    slot_.bind({images, labels_.data(), rows}, graph_);
-    b_.replay(span_of(key_of(p)), &scalars_, [&] { walk_.run(p, {}); });
-    packs_.set_stale(false);
-    return copy_out(p);
+  // Checks the net, and returns it as it will run.
+  [[nodiscard]] static WeightedGraph ready(const Backend& b, const WeightedGraph& net, const Options& o) {
+    if (!b.computes_in(o.compute))
+      fail<UsageError>("Inference", {"a compute type of backend '", b.name(), "'"}, name_of(o.compute));
+    if (net.values.size() != net.graph.values.size())
+      fail<UsageError>("Inference", {"values for ", net.graph.values.size(), " values of the graph"},
+                       net.values.size());
+    for (std::size_t v = 0; v < net.values.size(); ++v) {
+      const Value& value = net.graph.values[v];
+      if (value.storage != Storage::parameter && value.storage != Storage::state) continue;
+      const auto count = static_cast<std::size_t>(value.shape.numel());
+      if (net.values[v].size() != count)
+        fail<UsageError>("Inference", {count, " values of ", value.name}, net.values[v].size());
+    }
+    if (!o.fold_norms || !b.ends_convolutions()) return net;
+    WeightedGraph folded = tutti::fold_norms(net);
+    for (const std::vector<float>& values : folded.values)
+      if (!std::all_of(values.begin(), values.end(), [](float x) { return math::is_finite(static_cast<double>(x)); }))
+        return net;
+    add_ends(folded.graph);
+    return folded;
   }
 
- private:
   template <class To>
   static std::vector<std::byte> bytes_of(const std::vector<float>& values) {
     std::vector<std::byte> raw(values.size() * sizeof(To));
@@ -89,7 +154,6 @@ class Inference {
   }
   void put(const ArenaLayout& layout, const Buffer& arena, std::size_t v, const std::vector<float>& values) {
     const Slice& s = *layout.find(graph_.values[v].name);
-    if (values.size() != s.count) fail<UsageError>("Inference", {s.count, " values of ", s.name}, values.size());
     const auto raw = layout.dtype == DType::f64 ? bytes_of<double>(values) : bytes_of<float>(values);
     b_.memory().copy_in(arena.at(s.offset * size_of(layout.dtype)), raw.data(), raw.size());
   }
@@ -104,6 +168,8 @@ class Inference {
     o.shards = b_.shards();
     o.chunk_bytes = b_.chunk_bytes();
     o.rows = rows;
+    // With fewer rows than threads, threads share each image.
+    o.parts = rows < b_.threads() ? b_.threads() : 1;
     p->plan = make_plan(graph_, o, plan_queries(b_, *p), parameters_, states_);
     return p;
   }

@@ -38,6 +38,8 @@ class NormFolder {
       affine_of(n, *norm, scale, shift);
       const NormSource from = source_of(n.inputs[0], scale);
       if (from.convolution < 0) continue;
+      // Without a bias, the shift takes the place of beta, which then must belong to this batch norm alone.
+      if (from.bias < 0 && uses_[index(n.inputs[2])] != 1) continue;
       gone[i] = 1;
       multiply(nodes[index(from.convolution)], scale);
       ValueId x = n.inputs[0];

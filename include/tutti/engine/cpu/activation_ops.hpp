@@ -14,7 +14,7 @@
 namespace tutti::cpu {
 
 template <class O>
-class ActivationKernel final : public RowKernel {
+class ActivationKernel : public RowKernel {
  public:
   using For = O;
   using RowKernel::RowKernel;

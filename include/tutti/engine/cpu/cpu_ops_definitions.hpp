@@ -18,6 +18,7 @@
 #include <tutti/engine/cpu/channels/channel_ops.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/elementwise_ops.hpp>
+#include <tutti/engine/cpu/ended_convolution.hpp>
 #include <tutti/engine/cpu/grouped/grouped_ops.hpp>
 #include <tutti/engine/cpu/integer_kernels.hpp>
 #include <tutti/engine/cpu/linear_ops.hpp>
@@ -46,18 +47,21 @@ TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
   // clang-format off
   using Own = KernelTable<
-      cpu::Normalize,
-      cpu::BatchNorm, cpu::BatchNormInference, cpu::BatchNormBackward,
-      cpu::RowLoop<op::Relu>, cpu::RowLoop<op::ReluBackward>,
-      cpu::Activation, cpu::ActivationBackward,
-      cpu::Add,
-      cpu::Bias, cpu::BiasBackward,
+      cpu::ByPixels<cpu::Normalize>,
+      cpu::BatchNorm, cpu::ByPixels<cpu::BatchNormInference>, cpu::BatchNormBackward,
+      cpu::ByPixels<cpu::RowLoop<op::Relu>>, cpu::RowLoop<op::ReluBackward>,
+      cpu::ByPixels<cpu::Activation>, cpu::ActivationBackward,
+      cpu::ByPixels<cpu::Add>,
+      cpu::ByPixels<cpu::Bias>, cpu::BiasBackward,
       cpu::MaxPool, cpu::MaxPoolBackward,
       cpu::AvgPool, cpu::AvgPoolBackward,
       cpu::LinearBackwardWeights,
       cpu::SoftmaxCrossEntropy>;
   // clang-format on
   if (auto k = custom_kernel(op)) return k;
+  if (const auto* ended = op_cast<cpu::EndedConvolution>(op))
+    return std::make_unique<cpu::EndedConvolutionKernel>(
+        *ended, isa(), desc, [this](const Op& o, const NodeDesc& d) { return kernel(o, d); });
   if (auto k = cpu::ChannelKernel::make(op, shared_, desc)) return k;
   if (auto k = Own::make(op, shared_, desc)) return k;
   return reference_kernel<false, Own, op::Multiply, op::MultiplyBackward, op::Concat, op::ConcatBackward, op::LayerNorm,

@@ -14,7 +14,7 @@
 // Element-wise ops, and the gradient of a bias.
 namespace tutti::cpu {
 
-class Normalize final : public RowKernelOf<op::Normalize> {
+class Normalize : public RowKernelOf<op::Normalize> {
  public:
   using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
@@ -26,7 +26,7 @@ class Normalize final : public RowKernelOf<op::Normalize> {
     });
   }
 };
-class Add final : public RowKernelOf<op::Add> {
+class Add : public RowKernelOf<op::Add> {
  public:
   using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
@@ -40,7 +40,7 @@ class Add final : public RowKernelOf<op::Add> {
 
 // y = x + b[c], computed as a batch norm with factors of 1. If the channels do not fill whole registers, several pixels
 // together are treated as one pixel with more channels.
-class Bias final : public RowKernel {
+class Bias : public RowKernel {
  public:
   using For = op::Bias;
   Bias(const Op& op, Shared& b, const NodeDesc& d)

@@ -25,7 +25,8 @@ struct Partition {  // How an op is divided into tasks.
   Division division = Division::whole;
   int tasks = 1;                  // for whole, and for the finish of reduce and two_pass
   std::size_t partial_bytes = 0;  // of the partial result of each shard, for reduce and two_pass
-  bool late_rows = false;         // for reduce: the finish also writes the outputs with rows
+  // For reduce: the finish also writes the outputs with rows, and reads the inputs with rows after the second.
+  bool late_rows = false;
 };
 
 enum class Phase : std::uint8_t { whole, reduce, finish, apply };  // Phase of an op that reduces over parts.
@@ -88,6 +89,9 @@ struct NodeDesc {
   DType compute = DType::f32;
   std::int64_t rows = 0;
   int shards = 1;
+  // Into how many tasks an op that computes rows independently may cut the images of this batch, with Division::whole,
+  // because there are fewer rows than threads; 1: into none. The tasks compute the same bits as the uncut op.
+  int parts = 1;
 };
 
 // The planner's questions to a backend.
@@ -105,6 +109,7 @@ struct PlanOptions {  // Options of a planner.
   DType compute = DType::f32, master = DType::f32;
   bool training = true;
   int shards = 8;
+  int parts = 1;                         // NodeDesc::parts
   std::size_t chunk_bytes = 256 * 1024;  // size of a chunk of the largest tensor in a row segment
   bool keep_all = false;                 // every activation stays readable after the run, for tests and debugging
   bool one_by_one = false;               // each op has segments of its own

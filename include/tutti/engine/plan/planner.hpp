@@ -134,6 +134,7 @@ class Planner {
     d.compute = o_.compute;
     d.rows = o_.rows;
     d.shards = p_.shards;
+    d.parts = o_.parts;
     return d;
   }
 
@@ -225,13 +226,14 @@ class Planner {
         const bool first_pass =
             step.phase == Phase::reduce && p_.partitions[index(step.node)].division == Division::two_pass;
         for (const auto* list : {&n.inputs, &n.outputs})
-          for (ValueId v : *list) {
+          for (std::size_t k = 0; k < list->size(); ++k) {
+            const ValueId v = (*list)[k];
             // The first pass does not write the result yet, so the result may be in scratch.
             if (first_pass && list == &n.outputs && v == n.outputs[0]) continue;
             touch(arena[index(v)], static_cast<int>(s));
             touch(scratch[index(v)], clock);
-            // What the finish writes is needed for all rows at once and cannot be part of a chunk.
-            const bool late = list == &n.outputs && p_.partitions[index(step.node)].late_rows;
+            // What the finish reads or writes is needed for all rows at once and cannot be part of a chunk.
+            const bool late = (list == &n.outputs || k >= 2) && p_.partitions[index(step.node)].late_rows;
             if (!g_[v].per_row || seg.whole || late)
               rows_only[index(v)] = 0;
             else if (g_[v].storage == Storage::activation)

@@ -43,15 +43,21 @@ class GroupedKernel : public NativeKernel {
     b_.room.reserve(workers, static_cast<std::size_t>(g_.kernel_h * g_.line() + floats) * sizeof(float));
   }
   [[nodiscard]] float* room(const Call& c) const { return reinterpret_cast<float*>(b_.room.of(c.worker)); }
-  // Calls f(lines, n, p) for every output line p of every image n of x.
+  // Calls f(lines, n, p) for every output line p of every image n of x; of a task's band if there are fewer rows than
+  // threads.
   template <class T, class F>
-  void each_line(const TensorRef& x, float* room, F&& f) const {
+  void each_line(const Call& c, const TensorRef& x, float* room, F&& f) const {
     Lines lines(g_, room);
     lines.clear_borders();
-    const T* image = static_cast<const T*>(x.data);
-    for (std::int64_t n = 0; n < x.shape[0]; ++n, image += x.shape.row_numel()) {
+    std::int64_t first_image = 0, images = x.shape[0], first = 0, end = g_.out_h;
+    if (parts_ > 1) {
+      const Band b = band_of(c.task, c.tasks, x.shape[0], g_.out_h);
+      first_image = b.image, images = b.image + 1, first = b.first, end = b.end;
+    }
+    const T* image = static_cast<const T*>(x.data) + first_image * x.shape.row_numel();
+    for (std::int64_t n = first_image; n < images; ++n, image += x.shape.row_numel()) {
       lines.begin_image();
-      for (std::int64_t p = 0; p < g_.out_h; ++p) {
+      for (std::int64_t p = first; p < end; ++p) {
         lines.move_to(p, [&](std::int64_t u, float* line) {
           fill_line<T>(isa_, static_cast<const Problem*>(&g_), image + u * g_.in_w * g_.channels, line);
         });
@@ -66,9 +72,11 @@ class GroupedKernel : public NativeKernel {
 };
 
 // Forward, and the gradient of the input.
-class Correlation : public GroupedKernel {
+class Correlation : public GroupedKernel, public ComputesBands {
  public:
-  [[nodiscard]] Partition cut() override { return {Division::rows}; }
+  [[nodiscard]] Partition cut() override {
+    return parts_ > 1 ? Partition{Division::whole, tasks_} : Partition{Division::rows};
+  }
   [[nodiscard]] std::size_t packed_bytes() override { return static_cast<std::size_t>(g_.weights()) * sizeof(float); }
   // Rounds the weights to the compute type.
   void pack(const TensorRef& weights, void* to) override {
@@ -88,11 +96,12 @@ class Correlation : public GroupedKernel {
           }
   }
   void prepare(const PrepareInfo& i) override { reserve(i.workers, 0); }
+  [[nodiscard]] Band band(int task, int tasks) const override { return band_of(task, tasks, rows_, g_.out_h); }
   void run(Call& c) override {
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       T* const y = static_cast<T*>(c.out[0].data);
-      each_line<T>(c.in[0], room(c), [&](const Lines& lines, std::int64_t n, std::int64_t p) {
+      each_line<T>(c, c.in[0], room(c), [&](const Lines& lines, std::int64_t n, std::int64_t p) {
         correlate<T>(isa_, RowArgs<T>{&g_, lines.data(), lines.count(), static_cast<const float*>(c.in[1].data),
                                       y + (n * g_.out_h + p) * g_.out_w * g_.outputs});
       });
@@ -101,10 +110,12 @@ class Correlation : public GroupedKernel {
 
  protected:
   Correlation(const Op& op, Shared& b, const NodeDesc& d, const Problem& g, bool backward)
-      : GroupedKernel(op, b, d, g), backward_(backward) {}
+      : GroupedKernel(op, b, d, g), backward_(backward), rows_(d.rows), tasks_(band_tasks(d.parts, d.rows, g.out_h)) {}
 
  private:
   bool backward_;
+  std::int64_t rows_;
+  int tasks_;
 };
 
 class Conv2d final : public Correlation {
@@ -151,7 +162,7 @@ class Conv2dBackwardWeights final : public GroupedKernel {
       Problem plain;
       plain.in_w = plain.out_w = g_.out_w;
       plain.channels = plain.outputs = g_.outputs;
-      each_line<T>(c.in[0], room(c), [&](const Lines& lines, std::int64_t n, std::int64_t p) {
+      each_line<T>(c, c.in[0], room(c), [&](const Lines& lines, std::int64_t n, std::int64_t p) {
         fill_line<T>(isa_, static_cast<const Problem*>(&plain), from + (n * g_.out_h + p) * g_.out_w * g_.outputs, dy);
         gradient<>(isa_, GradientArgs{&g_, lines.data(), lines.count(), dy, dw});
       });

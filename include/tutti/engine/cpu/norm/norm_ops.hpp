@@ -107,7 +107,7 @@ class BatchNorm final : public NormKernel {
   const For& o_ = *std::get_if<For>(&op_);
 };
 
-class BatchNormInference final : public NormKernel {
+class BatchNormInference : public NormKernel {
  public:
   using For = op::BatchNormInference;
   using NormKernel::NormKernel;

@@ -36,6 +36,8 @@ struct ForwardArgs {
   const std::uint32_t* weights = nullptr;  // [panels of 16 outputs][3][3][pairs of channels][16]
   bf16* to = nullptr;                      // y
   bf16* room = nullptr;                    // memory for a copy of an image, of the size of padded()
+  // The images [first, end) and their lines [first, end) that are computed; lines begin at a whole tile.
+  std::int64_t first_image = 0, end_image = 0, first_h = 0, end_h = 0;
 };
 
 // The size of an image with zeros around it, up to whole tiles of outputs and an even number of channels.
@@ -129,12 +131,12 @@ inline TUTTI_TARGET_PAIRS void forward_body(const ForwardArgs& a) {
   const std::int64_t pairs = p.channels / 2, line = p.w * pairs;
   const auto* const image = reinterpret_cast<const Pair*>(a.room);
   const std::int64_t h = a.y[2], w = a.y[3], outputs = a.y[1];
-  for (std::int64_t n = 0; n < a.x[0]; ++n) {
+  for (std::int64_t n = a.first_image; n < a.end_image; ++n) {
     pad_image(a.from + n * a.x.row_numel(), a.x, p, a.room);
     for (std::int64_t c = 0; c < outputs; c += lanes) {
       const std::uint32_t* const weights = a.weights + c * 9 * pairs;
       const std::int64_t count = std::min<std::int64_t>(lanes, outputs - c);
-      for (std::int64_t i = 0; i < h; i += tile_h)
+      for (std::int64_t i = a.first_h; i < a.end_h; i += tile_h)
         for (std::int64_t j = 0; j < w; j += tile_w) {
 #if defined(__aarch64__)
           forward_tiles(image + i * line + j * pairs, line, pairs, weights, count, h - i, w - j,

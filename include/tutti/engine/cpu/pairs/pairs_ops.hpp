@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/cpu/pairs/forward.hpp>
 #include <tutti/engine/cpu/pairs/shapes.hpp>
 #include <tutti/engine/cpu/pairs/weight_gradient.hpp>
@@ -19,9 +20,15 @@
 namespace tutti::cpu::pairs {
 
 // Computes the forward pass, or the gradient of the input.
-class Convolution : public Kernel {
+class Convolution : public Kernel, public ComputesBands {
  public:
-  [[nodiscard]] Partition cut() override { return {Division::rows}; }
+  [[nodiscard]] Partition cut() override {
+    return parts_ > 1 ? Partition{Division::whole, band_tasks(parts_, x_[0], tiles())} : Partition{Division::rows};
+  }
+  [[nodiscard]] Band band(int task, int tasks) const override {
+    const Band b = band_of(task, tasks, x_[0], tiles());
+    return {b.image, b.first * tile_h, std::min(b.end * tile_h, y_[2])};
+  }
   [[nodiscard]] std::size_t packed_bytes() override {
     return static_cast<std::size_t>(packed_words(x_[1], y_[1])) * sizeof(std::uint32_t);
   }
@@ -32,19 +39,33 @@ class Convolution : public Kernel {
     shared_.room.reserve(i.workers, static_cast<std::size_t>(padded(x_, y_).numel()) * sizeof(bf16));
   }
   void run(Call& c) override {
-    forward({c.in[0].shape, c.out[0].shape, static_cast<const bf16*>(c.in[0].data),
-             static_cast<const std::uint32_t*>(c.in[1].data), static_cast<bf16*>(c.out[0].data),
-             reinterpret_cast<bf16*>(shared_.room.of(c.worker))});
+    ForwardArgs a{c.in[0].shape,
+                  c.out[0].shape,
+                  static_cast<const bf16*>(c.in[0].data),
+                  static_cast<const std::uint32_t*>(c.in[1].data),
+                  static_cast<bf16*>(c.out[0].data),
+                  reinterpret_cast<bf16*>(shared_.room.of(c.worker))};
+    a.end_image = a.x[0];
+    a.end_h = a.y[2];
+    if (parts_ > 1) {
+      const Band b = band(c.task, c.tasks);
+      a.first_image = b.image, a.end_image = b.image + 1, a.first_h = b.first, a.end_h = b.end;
+    }
+    forward(a);
   }
 
  protected:
   Convolution(Shared& b, const NodeDesc& d, bool backward)
-      : shared_(b), x_(d.in[0].shape), y_(d.out[0].shape), backward_(backward) {}
+      : shared_(b), x_(d.in[0].shape), y_(d.out[0].shape), backward_(backward), parts_(d.parts) {}
 
  private:
+  // Tiles of outputs from top to bottom.
+  [[nodiscard]] std::int64_t tiles() const { return (y_[2] + tile_h - 1) / tile_h; }
+
   Shared& shared_;
   Shape x_, y_;
   bool backward_;
+  int parts_;
 };
 
 class Conv2d final : public Convolution {

@@ -17,6 +17,7 @@
 namespace tutti::cpu {
 
 // x [rows, h, w, channels] and y, which [rows, out_h, out_w, channels]; for the backward pass x is dx and y is dy.
+// first_h: of one image only the lines first_h <= p < out_h of y and which, which begin with them (forward only).
 template <class T>
 struct MaxPoolArgs {
   op::Window window;
@@ -24,6 +25,7 @@ struct MaxPoolArgs {
   T* x = nullptr;
   T* y = nullptr;
   std::uint8_t* which = nullptr;  // index in the window
+  std::int64_t first_h = 0;
 };
 
 namespace detail {
@@ -90,7 +92,7 @@ TUTTI_INLINE void max_pool_body(MaxPoolArgs<T> a) {
   T* y = a.y;
   std::uint8_t* which = a.which;
   for (std::int64_t n = 0; n < a.rows; ++n)
-    for (std::int64_t p = 0; p < a.out_h; ++p)
+    for (std::int64_t p = a.first_h; p < a.out_h; ++p)
       for (std::int64_t q = 0; q < a.out_w; ++q, y += a.channels, which += a.channels) {
         const detail::Span r = detail::inside(p, o.kernel_h, o, a.h), s = detail::inside(q, o.kernel_w, o, a.w);
         const T* x = a.x + ((n * a.h + p * o.stride - o.padding) * a.w + q * o.stride - o.padding) * a.channels;

@@ -28,13 +28,31 @@ template <class T>
 
 class MaxPool final : public RowKernelOf<op::MaxPool> {
  public:
-  using RowKernelOf::RowKernelOf;
+  MaxPool(const Op& op, Shared& b, const NodeDesc& d)
+      : RowKernelOf(op, b, d), tasks_(band_tasks(d.parts, d.rows, d.out[0].shape[2])) {}
+  [[nodiscard]] Partition cut() override {
+    return parts_ > 1 ? Partition{Division::whole, tasks_} : RowKernelOf::cut();
+  }
   void run(Call& c) override {
     float_type(c.in[0].dtype, [&](auto t) {
       using T = decltype(t);
-      cpu::max_pool<T>(isa_, pool_args<T>(o_, c.in[0], c.out[0], c.out[1]));
+      MaxPoolArgs<T> a = pool_args<T>(o_, c.in[0], c.out[0], c.out[1]);
+      if (parts_ > 1) {
+        const Band b = band_of(c.task, c.tasks, a.rows, a.out_h);
+        const std::int64_t at = (b.image * a.out_h + b.first) * a.out_w * a.channels;
+        a.x += b.image * a.h * a.w * a.channels;
+        a.y += at;
+        a.which += at;
+        a.rows = 1;
+        a.first_h = b.first;
+        a.out_h = b.end;
+      }
+      cpu::max_pool<T>(isa_, a);
     });
   }
+
+ private:
+  int tasks_;
 };
 class MaxPoolBackward final : public RowKernelOf<op::MaxPoolBackward> {
  public:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include <tutti/core/error.hpp>
@@ -76,6 +77,11 @@ struct WriteTiles {
   std::int64_t first_channel = 0, end_channel = 0;  // in whole registers
   const float* from = nullptr;                      // [point][tile][channel]; points and tiles have these steps:
   std::int64_t plane = 0, tile = 0;
+  // If not null: one number for each channel of the images that is added to it; then `residual`, images like `to`, if
+  // not null; then a relu.
+  const float* bias = nullptr;
+  const void* residual = nullptr;
+  bool relu = false;
 };
 
 #ifdef TUTTI_HAS_WIDE_KERNELS
@@ -227,7 +233,10 @@ TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
   const std::int64_t unit = a.bf16 ? sizeof(bf16) : sizeof(float);
   const std::int64_t line = s.w * s.channels, plane = a.plane;
   auto* const pixels = static_cast<std::byte*>(a.to);
-  alignas(64) T buffer[out][out][lanes];
+  const auto* const residual = static_cast<const std::byte*>(a.residual);
+  alignas(64) T buffer[out][out][lanes], added[out][out][lanes];
+  V low;
+  broadcast<I>(low, a.relu ? 0.0F : -std::numeric_limits<float>::infinity());
   for (std::int64_t k = 0; k < a.count; ++k) {
     const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
     const std::byte* const ahead = pixels + offset_of(s, next, 0, 0) * unit;
@@ -242,11 +251,45 @@ TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
       T* const to = inside ? reinterpret_cast<T*>(first + c * unit) : static_cast<T*>(buffer[0][0]);
       const std::int64_t down = inside ? line : out * lanes, along = inside ? s.channels : lanes;
       const float* const from = a.from + k * a.tile + (c - a.first_channel);
+      V bias = V{};
+      const T* add = nullptr;  // of the residual, in the form of `to`
+      if (a.bias != nullptr) {
+        alignas(64) float some[lanes] = {};
+        std::copy_n(a.bias + c, count, static_cast<float*>(some));
+        load<I>(bias, static_cast<const float*>(some));
+      }
+      if (residual != nullptr) {
+        const std::byte* const at_first = residual + (offset_of(s, at, 0, 0) + c) * unit;
+        if (inside) add = reinterpret_cast<const T*>(at_first);
+        for (std::int64_t i = 0; i < bottom && !inside; ++i)
+          for (std::int64_t j = 0; j < right; ++j) {
+            const std::byte* const at_pixel = at_first + (i * line + j * s.channels) * unit;
+            if (converts)
+              std::copy_n(reinterpret_cast<const bf16*>(at_pixel), count, static_cast<T*>(added[i][j]));
+            else
+              std::copy_n(reinterpret_cast<const T*>(at_pixel), count, static_cast<T*>(added[i][j]));
+          }
+        if (!inside) add = static_cast<const T*>(added[0][0]);
+      }
+      const auto store_with_end = [&](const V& v, std::int64_t offset) TUTTI_LAMBDA {
+        V u = v + bias;
+        if (add != nullptr) {
+          V r;
+          load<I>(r, add + offset);
+          u += r;
+        }
+        store<J>(to + offset, u < low ? low : u);  // a NaN passes
+      };
       in_two_dimensions<V, in, out>(
           transform, in, transform.values(), [](int) TUTTI_LAMBDA { return true; },
           [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * in + j) * plane); },
           [&](const V& v, int i, int j) TUTTI_LAMBDA {
-            if (j < transform.values()) store<J>(to + i * down + j * along, v);
+            if (j >= transform.values()) return;
+            const std::int64_t offset = i * down + j * along;
+            if (a.bias == nullptr)
+              store<J>(to + offset, v);
+            else
+              store_with_end(v, offset);
           });
       if (inside) continue;
       for (std::int64_t i = 0; i < bottom; ++i)

@@ -21,9 +21,14 @@
 // updates. The bits of a tile depend on none of these choices.
 namespace tutti::cpu::winograd {
 
-class Convolution : public NativeKernel {
+class Convolution : public NativeKernel, public TakesEnd {
  public:
+  void take_end(const ConvolutionEnd& end) override {
+    end_ = end;
+    ends_ = true;
+  }
   [[nodiscard]] Partition cut() override {
+    if (parts_ > 1) return {Division::whole, parts_};
     if (!whole_) return {Division::rows};
     const TileLayout l = whole_layout();
     const std::int64_t all = l.groups * l.group_floats() * static_cast<std::int64_t>(sizeof(float));
@@ -39,7 +44,9 @@ class Convolution : public NativeKernel {
   }
   void prepare(const PrepareInfo& i) override {
     std::int64_t floats = 0;
-    if (whole_) {
+    if (parts_ > 1) {
+      for (int t = 0; t < parts_; ++t) floats = std::max(floats, part_of(t).floats);
+    } else if (whole_) {
       floats = (packs_ ? 0 : weights_.panel) + whole_layout().product_floats();
     } else {
       for (const std::int64_t rows : i.chunk_rows) {
@@ -50,6 +57,7 @@ class Convolution : public NativeKernel {
     shared_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
   }
   void run(Call& c) override {
+    if (parts_ > 1) return run_part(c);
     if (!whole_) return run_rows(c);
     c.phase == Phase::reduce ? transform(c) : multiply(c);
   }
@@ -111,7 +119,55 @@ class Convolution : public NativeKernel {
   }
   [[nodiscard]] WriteTiles outputs(const Call& c, std::int64_t first, std::int64_t count, std::int64_t panel) const {
     const Writes what = !strided_ ? Writes::outputs : backward_ ? Writes::strided_data : Writes::strided_outputs;
-    return {what, c.out[0].data, bf16_, output_images(c.out[0].shape), first, count, panel * weights_.width};
+    WriteTiles w{what, c.out[0].data, bf16_, output_images(c.out[0].shape), first, count, panel * weights_.width};
+    if (ends_) {
+      w.bias = c.in[2].as<float>();
+      w.residual = end_.residual ? c.in[3].data : nullptr;
+      w.relu = end_.relu;
+    }
+    return w;
+  }
+
+  // A task where there are fewer rows than threads: some of the tiles by all panels of the weights; or, if there are
+  // few tiles or it transforms the weights, all tiles by some of the panels. Then each task transforms all tiles
+  // itself.
+  struct TaskPart {
+    std::int64_t first_tile, tiles, first_panel, end_panel;
+    TileLayout layout;
+    std::int64_t floats;  // of memory
+  };
+  [[nodiscard]] TaskPart part_of(int task) const {
+    const auto share = [&](std::int64_t all, std::int64_t t) { return all * t / parts_; };
+    const std::int64_t all = tile_count();
+    const bool by_panels = !packs_ || (weights_.panels >= parts_ && all < chunk_tiles * parts_);
+    const std::int64_t first = by_panels ? 0 : share(all, task), tiles = by_panels ? all : share(all, task + 1) - first;
+    const TileLayout l(isa_, weights_, order_of(strided_), std::max<std::int64_t>(tiles, 1), chunk_tiles);
+    return {first,
+            tiles,
+            by_panels ? share(weights_.panels, task) : 0,
+            by_panels ? share(weights_.panels, task + 1) : weights_.panels,
+            l,
+            (packs_ ? 0 : weights_.panel) + l.group_floats() + l.product_floats()};
+  }
+  void run_part(const Call& c) const {
+    const TaskPart part = part_of(c.task);
+    const TileLayout& l = part.layout;
+    float *const packed = room(c), *const tiles = packed + (packs_ ? 0 : weights_.panel);
+    for (std::int64_t first = 0; first < part.tiles && part.first_panel < part.end_panel; first += l.group) {
+      const std::int64_t count = std::min(l.group, part.tiles - first), at = part.first_tile + first;
+      transform_tiles(isa_, inputs(c, at, count, 0), l, tiles);
+      for (std::int64_t p = part.first_panel; p < part.end_panel; ++p)
+        multiply_tiles(isa_,
+                       {tiles, panel_of(c, p, packed), tiles + l.group_floats(), packs_, outputs(c, at, count, p)},
+                       weights_, l);
+    }
+  }
+  // Returns a panel of transformed weights, which it transforms to `packed` if they are not packed.
+  [[nodiscard]] const float* panel_of(const Call& c, std::int64_t panel, float* packed) const {
+    const TensorRef& w = c.in[1];
+    if (packs_) return static_cast<const float*>(w.data) + panel * weights_.panel;
+    pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, panel, 1, packed});
+    return packed;
   }
 
   void run_rows(const Call& c) const {
@@ -138,13 +194,8 @@ class Convolution : public NativeKernel {
     const TileLayout l = whole_layout();
     const std::int64_t parts = c.tasks / weights_.panels, panel = c.task / parts, part = c.task % parts;
     float* products = room(c);
-    const TensorRef& w = c.in[1];
-    const float* weights = static_cast<const float*>(w.data) + panel * weights_.panel;
-    if (!packs_) {
-      pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, panel, 1, products});
-      weights = products;
-      products += weights_.panel;
-    }
+    const float* const weights = panel_of(c, panel, products);
+    if (!packs_) products += weights_.panel;
     for (std::int64_t g = l.groups * part / parts; g < l.groups * (part + 1) / parts; ++g)
       multiply_tiles(isa_,
                      {reinterpret_cast<const float*>(c.partial) + g * l.group_floats(), weights, products, packs_,
@@ -157,6 +208,8 @@ class Convolution : public NativeKernel {
   bool backward_, bf16_, strided_;
   WeightLayout weights_;
   bool packs_, whole_;  // whether it reads transformed weights; multiplies the tiles of the whole batch
+  ConvolutionEnd end_;
+  bool ends_ = false;
 };
 
 class Conv2d final : public Convolution {
