@@ -25,16 +25,15 @@
 // step by step with the plain convolution and tutti's kernels, with as many passes over memory as before the fusion.
 namespace tutti::cuda {
 
-// Selects the chains to fuse. In f16 cuDNN has ready kernels for the backward pass through batch norm, which are used
-// only if a measurement finds them faster. On Ampere and Hopper it also has ready kernels for all other chains; they
-// are used without a measurement, because published work is faster with them. In bf16 cuDNN has only the statistics,
-// with kernels that it compiles for Ampere. They too are used only if a measurement finds them faster
-// (tests/backends/test_cudnn_plans.cpp).
+// Selects the chains to fuse. In f16 on Ampere and Hopper cuDNN has ready kernels for all chains; they are used without
+// a measurement, because published work is faster with them. In f16 on newer GPUs it has them for the backward pass
+// through batch norm, and in bf16 it has only the statistics, with kernels that it compiles for Ampere. These are used
+// only if a measurement finds them faster (tests/backends/test_cudnn_plans.cpp).
 [[nodiscard]] inline NormFusions norm_fusions(const CudaOptions& o, int architecture, DType t) {
   if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute, true};
   const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
   const bool known = may && t == DType::f16 && architecture < 100;
-  return {known || (may && o.autotune), known, may && t == DType::f16 && o.autotune, !o.recompute, true};
+  return {known || (may && o.autotune), known, known || (may && t == DType::f16 && o.autotune), !o.recompute, true};
 }
 
 // The functions for fusions that the library class C may have in addition to plain convolutions. Without them, chains
