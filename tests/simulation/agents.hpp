@@ -33,7 +33,7 @@ namespace tutti::simulation {
 struct Rank {
   std::string name, host;
   int number = 0, channel = -1, of_process = -1;
-  bool joins = false, ended = false, signalled = false, stood = false, holds = false;
+  bool joins = false, ended = false, signalled = false, stood = false, holds = false, did_work = false;
   std::string why = "own";
   const Programs::Program* agent = nullptr;
   Process* process = nullptr;

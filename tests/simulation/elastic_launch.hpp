@@ -168,7 +168,7 @@ class ElasticLaunch {
           if (!members.next_generation({static_cast<std::uint64_t>(state.step), false, false})) return 0;
           take_state(me, strategy, state);
         }
-        done_ = true;
+        me.did_work = true;
         return 0;
       } catch (const CommunicationError&) {
         if (!members.await_lease()) throw;
@@ -242,13 +242,19 @@ class ElasticLaunch {
     return at;
   }
   void check(const Process& launcher) {
+    const auto& ranks = agents_.ranks();
+    const bool any = std::any_of(ranks.begin(), ranks.end(), [](const Rank& r) { return r.did_work; });
+    // A rank that is killed after its work may have told no one.
+    const bool done = std::any_of(ranks.begin(), ranks.end(), [](const Rank& r) {
+      return r.did_work && r.process->state == Process::State::exited && r.process->code == 0;
+    });
     const int code = launcher.code;
     const std::string ends = "the launcher exits with " + std::to_string(code);
     const bool not_finite = not_finite_since() != never;
-    if (!done_ && code == 0) s_.fail("no worker has done the work, and the launcher exits with 0");
+    if (!any && code == 0) s_.fail("no worker has done the work, and the launcher exits with 0");
     if (not_finite && !broken_ && !interrupted_ && code != static_cast<int>(ExitCode::not_finite))
       s_.fail("weights were not finite, and " + ends);
-    if (done_ && !not_finite && !broken_ && !interrupted_ && code != 0) s_.fail("the work was done, and " + ends);
+    if (done && !not_finite && !broken_ && !interrupted_ && code != 0) s_.fail("the work was done, and " + ends);
   }
 
   Simulation& simulation_;
@@ -260,7 +266,7 @@ class ElasticLaunch {
   Agents agents_;
   std::int64_t not_finite_step_ = 0;
   Nanos quiet_at_ = 0;
-  bool interrupted_ = false, broken_ = false, done_ = false;
+  bool interrupted_ = false, broken_ = false;
 };
 
 }  // namespace tutti::simulation

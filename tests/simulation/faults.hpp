@@ -6,44 +6,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "fault_plan.hpp"
 #include "launcher.hpp"
 #include "random.hpp"
 #include "simulation.hpp"
 
 namespace tutti::simulation {
-
-// A fault, or a change of members that a user asks for. Its numbers come from a random stream of its own, so the others
-// stay the same if one is left out.
-struct Fault {
-  enum class Kind : std::uint8_t {
-    kill,
-    lose_machine,
-    pause,
-    pause_all,
-    pause_launcher,
-    cut_from_launcher,
-    cut_workers,
-    isolate,
-    reset,
-    slow,
-    jump,
-    join,
-    leave,
-    signal,
-    stop
-  };
-  std::size_t number = 0;
-  Nanos at = 0;  // after the beginning of the faults
-  Kind kind = Kind::kill;
-  Random random;
-  std::uint64_t after_sends = 0;  // it happens after so many messages of its process
-  int victim = -1;                // place of the worker; -1: random
-};
 
 // A time in which a worker, or every worker if `process` is null, may be lost because of a fault.
 struct Excuse {
@@ -58,58 +32,11 @@ class Faults {
   Faults(Simulation& simulation, Launcher& launcher, Network& network, Meeting& meeting, Nanos rank_timeout,
          std::int64_t steps)
       : simulation_(simulation), launcher_(launcher), network_(network), meeting_(meeting), timeout_(rank_timeout) {
-    if (simulation.options.exhaustive) {
-      list(simulation.options.seed - 1);
-      return;
-    }
-    using Kind = Fault::Kind;
-    // A kind that is listed twice is twice as frequent.
-    static constexpr Kind kinds[] = {Kind::kill,
-                                     Kind::kill,
-                                     Kind::lose_machine,
-                                     Kind::pause,
-                                     Kind::pause,
-                                     Kind::pause_all,
-                                     Kind::pause_launcher,
-                                     Kind::cut_from_launcher,
-                                     Kind::cut_from_launcher,
-                                     Kind::cut_workers,
-                                     Kind::cut_workers,
-                                     Kind::slow,
-                                     Kind::jump,
-                                     Kind::join,
-                                     Kind::join,
-                                     Kind::join,
-                                     Kind::leave,
-                                     Kind::leave,
-                                     Kind::signal,
-                                     Kind::isolate,
-                                     Kind::reset};
-    const std::size_t all = std::size(kinds) - (steps > 0 ? 0 : 3);  // workers must take part in the last three
-    Random plan(simulation.options.seed, 3);
-    const std::size_t count = plan.below(9);
-    // All of them happen in six seconds, in one, or within a change of members, which may be at the beginning or end.
-    const std::uint64_t how = steps > 0 ? plan.below(3) : plan.one_in(3) ? 1 : 0;
-    const Nanos time = how == 0 ? 6 * second : how == 1 ? second : 100 * ms;
-    const Nanos begin = steps > 0 ? 0 : plan.between(0, 6 * second);
-    if (how > 0 && steps > 0)
-      begin_step_ = plan.one_in(3) ? 0 : plan.one_in(2) ? steps - plan.between(1, 4) : plan.between(0, steps);
-    const std::uint64_t stops = steps == 0 ? 15 : plan.one_in(3) ? 4 : 30;
-    for (std::size_t i = 0; i < count; ++i) {
-      const Kind kind = plan.one_in(stops) ? Kind::stop : kinds[plan.below(all)];
-      const Nanos at = (how == 1 ? begin : 0) + plan.between(0, time);
-      const std::uint64_t sends = how == 2 && plan.one_in(2) ? 1 + plan.below(30) : 0;
-      faults_.push_back({i, at, kind, Random(simulation.options.seed, 1000 + i), sends});
-    }
-    std::stable_sort(faults_.begin(), faults_.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
+    faults_ = faults_of(simulation.options, steps, begin_step_);
+    for (Fault& f : faults_)
+      if (f.kind == Fault::Kind::lose_founders) armed_.push_back(&f);
+    launcher_.checks().at_event = [this](Event e, const Worker* w) { happen_at(e, w); };
   }
-
-  // ---- all lists of one or two faults within a change ----
-  // Returns the number of these lists: one of three changes (a worker joins, the oldest leaves, the youngest leaves),
-  // and one or two of five faults of one of three workers, each after one of the first messages that the worker sends
-  // after the request for the change.
-  [[nodiscard]] static constexpr std::uint64_t lists() { return 3 * lists_of_a_change; }
-  [[nodiscard]] static int founders(std::uint64_t seed) { return seed <= lists_of_a_change ? 2 : 3; }
 
   // Lets the faults happen. The world's thread calls it. Returns when all have begun, or when the job has ended.
   void run() {
@@ -136,27 +63,75 @@ class Faults {
   }
 
  private:
-  // The bounds of the lists.
-  static constexpr std::uint64_t most_sends = 16, singles = 5 * 3 * most_sends;
-  static constexpr std::uint64_t lists_of_a_change = singles * (singles + 1) / 2;
+  using Event = MembershipChecks::Event;
 
-  void list(std::uint64_t number) {
-    using Kind = Fault::Kind;
-    static constexpr Kind kinds[] = {Kind::kill, Kind::lose_machine, Kind::pause, Kind::cut_from_launcher,
-                                     Kind::isolate};
-    begin_step_ = 4;
-    const std::uint64_t change = number / lists_of_a_change;
-    std::uint64_t of_change = number % lists_of_a_change, first = 0;
-    for (; of_change > first; ++first) of_change -= first + 1;
-    faults_.push_back({0, 0, change == 0 ? Kind::join : Kind::leave, Random(number, 1000), 0, change == 1 ? 0 : 2});
-    for (const std::uint64_t single : {first, of_change}) {
-      const std::uint64_t of_kind = single % (3 * most_sends);
-      faults_.push_back({faults_.size(), 1, kinds[single / (3 * most_sends)], Random(number, 1000 + faults_.size()),
-                         1 + of_kind / 3, static_cast<int>(of_kind % 3)});
-      if (first == of_change) return;
-    }
+  void happen_at(Event e, const Worker* w) {
+    for (Fault*& f : armed_)
+      if (f != nullptr && f->event == e && --f->events == 0 && !simulation_.options.without.contains(f->number))
+        surprise(*std::exchange(f, nullptr), w);
+    std::erase(armed_, nullptr);
   }
+  // Happens while the launcher handles an event of worker `of`, or of all workers if that is null.
+  void surprise(Fault& f, const Worker* of) {
+    Random& r = f.random;
+    Scheduler& s = simulation_.scheduler;
+    const std::string name = "fault " + std::to_string(f.number) + ": ";
+    launcher_.checks().isolated(nullptr);
+    if (f.kind == Fault::Kind::lose_founders) {
+      kill_workers(nullptr, r.one_in(2), name);
+      return later(r.between(0, 10 * second), [this] { launcher_.request([](Launcher& l) { l.stop_job(); }); });
+    }
+    Worker* held = of == nullptr && !r.one_in(4) ? pick(r) : nullptr;
+    if (held != nullptr && !held->member) held = nullptr;
+    if (held != nullptr) {
+      const Nanos time = r.one_in(2) ? r.between(5 * ms, timeout_ / 3) : r.between(timeout_, 2 * timeout_);
+      s.note(name + held->process->name + " is stopped for " + std::to_string(time / ms) + " ms");
+      quiet_at_ = std::max(quiet_at_, s.now() + time);
+      if (time > timeout_ / 2) excuse(held->process, time);
+      pause(*held->process, time, 0);
+    }
+    if (held != nullptr && r.one_in(3)) return;
+    if (held != nullptr && r.one_in(3)) return kill_workers(held, true, name);
+    Worker* const lost = pick(r);
+    if (lost != nullptr && lost != held && (lost != of || r.one_in(2))) kill(*lost, r.one_in(2), name);
+  }
+  void kill(const Worker& w, bool silent, const std::string& name) {
+    Scheduler& s = simulation_.scheduler;
+    if (silent) simulation_.silent.insert(w.process);
+    excuse(w.process, 0);
+    s.note(name + (silent ? "the machine loses its power: " : "SIGKILL of ") + w.process->name);
+    s.kill(*w.process, SIGKILL);
+  }
+  void kill_workers(const Worker* except, bool silent, const std::string& name) {
+    for (const Worker& w : launcher_.workers())
+      if (w.role == control::Role::worker && w.process->runs() && &w != except) kill(w, silent, name);
+  }
+  // Does something after a time, in a thread of its own.
+  void later(Nanos time, std::function<void()> what) {
+    Scheduler& s = simulation_.scheduler;
+    s.start_thread(s.processes().front(), [&s, time, what = std::move(what)] {
+      s.sleep(time);
+      what();
+    });
+  }
+  // Returns a worker that runs and is not w, or null.
+  [[nodiscard]] Worker* another(Random& r, const Worker& w) {
+    Worker* const other = pick(r);
+    return other == &w || (other != nullptr && other->role != control::Role::worker) ? nullptr : other;
+  }
+  void pause_all(const std::string& name, Random& r, Nanos time) {
+    const bool suspended = r.one_in(2);
+    Scheduler& s = simulation_.scheduler;
+    s.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + " for " + std::to_string(time / ms) +
+           " ms");
+    quiet_at_ = std::max(quiet_at_, s.now() + time);
+    for (Process& p : s.processes())
+      if (p.number != 0) pause(p, time + r.between(0, 100 * ms), suspended ? time : 0);
+  }
+
   void begin_fault(Fault& f) {
+    if (f.kind == Fault::Kind::at_event) return armed_.push_back(&f);
+    if (f.kind == Fault::Kind::lose_founders) return;  // it was armed before
     // The launcher starts a worker that joins in its next round.
     while (f.victim >= 0 && find(f.victim) == nullptr && !launcher_.is_over()) simulation_.scheduler.sleep(ms);
     Worker* const w = f.victim < 0 ? pick(f.random) : find(f.victim);
@@ -185,12 +160,19 @@ class Faults {
       s.note(name + "the job is to stop");
       return launcher_.request([](Launcher& l) { l.stop_job(); });
     }
-    if (f.kind == Kind::pause_all) {
-      const bool suspended = r.one_in(2);
-      s.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + span);
-      for (Process& p : s.processes())
-        if (p.number != 0) pause(p, time + r.between(0, 100 * ms), suspended ? time : 0);
-      return;
+    if (f.kind == Kind::join_and_leave) {
+      s.note(name + "a worker joins, and is asked to leave before it is there");
+      return launcher_.request([](Launcher& l) {
+        l.add(control::Role::worker, true);
+        l.ask_to_leave(l.workers().back());
+      });
+    }
+    if (f.kind == Kind::pause_all) return pause_all(name, r, time);
+    if (f.kind == Kind::pause_twice) {
+      const Nanos first = r.between(timeout_, 2 * timeout_);
+      pause_all(name, r, first);
+      return later(first + r.between(5 * ms, 90 * ms),
+                   [this, name, &r] { pause_all(name, r, r.between(timeout_ * 11 / 10, 3 * timeout_)); });
     }
     if (f.kind == Kind::pause_launcher) {
       s.note(name + "the launcher is stopped" + span);
@@ -203,12 +185,8 @@ class Faults {
     const std::uint64_t ways = r.below(3);  // both, only one, only the other
     switch (f.kind) {
       case Kind::lose_machine:
-        simulation_.silent.insert(&p);
-        [[fallthrough]];
       case Kind::kill:
-        excuse(&p, 0);
-        s.note(name + (f.kind == Kind::kill ? "SIGKILL of " : "the machine loses its power: ") + p.name);
-        return s.kill(p, SIGKILL);
+        return kill(*w, f.kind != Kind::kill, name);
       case Kind::pause:
         s.note(name + p.name + " is stopped" + span);
         if (time > timeout_ / 2) excuse(&p, time);
@@ -224,6 +202,8 @@ class Faults {
         s.note(name + p.name + " and " + (only != nullptr ? only->process->name : "all others") + " are cut, ways " +
                std::to_string(ways) + (stays_cut ? " for ever" : span));
         const Nanos lasting = stays_cut ? 600 * second : time;
+        launcher_.checks().isolated(
+            only == nullptr && faults_.size() == 1 && timeout_ > second && lasting > timeout_ * 3 / 2 ? w : nullptr);
         for (const Worker& other : launcher_.workers()) {
           if (&other == w || (only != nullptr && &other != only) || !other.process->runs()) continue;
           if (lasting > timeout_ / 2)
@@ -233,9 +213,9 @@ class Faults {
         return;
       }
       case Kind::reset: {
-        Worker* const other = pick(r);
+        Worker* const other = another(r, *w);
         // ZeroMQ connects to a server again, and sends what was lost.
-        if (other == nullptr || other == w || other->role != control::Role::worker || w->role != other->role) return;
+        if (other == nullptr || w->role != control::Role::worker) return;
         s.note(name + "the connection of " + p.name + " and " + other->process->name + " is reset");
         return meeting_.reset(p, *other->process, r.one_in(2));
       }
@@ -257,6 +237,42 @@ class Faults {
         if (w->role == control::Role::server && launcher_.checks().follows()) return;  // servers stay
         s.note(name + p.name + " is asked to leave");
         return launcher_.request([w](Launcher& l) { l.ask_to_leave(*w); });
+      case Kind::leave_alone: {
+        if (w->role != control::Role::worker) return;
+        s.note(name + p.name + " is asked to leave, and all other workers are killed soon");
+        return launcher_.request([this, w, &r, name](Launcher& l) {
+          l.ask_to_leave(*w);
+          later(r.between(0, 50 * ms), [this, w, name] { kill_workers(w, false, name); });
+        });
+      }
+      case Kind::cut_unevenly: {
+        // Answers to heartbeats arrive when later heartbeats cannot reach the launcher any more.
+        const Nanos begin = r.between(timeout_ / 10, timeout_ / 2), end = begin + r.between(timeout_ / 3, timeout_),
+                    again = end + r.between(5 * ms, 50 * ms);
+        s.note(name + p.name + " and the launcher are cut at different times");
+        quiet_at_ = std::max(quiet_at_, s.now() + 5 * timeout_);
+        excuse(&p, 5 * timeout_);
+        cut(p, launcher, 1, end);
+        later(begin, [this, &p, &launcher] { cut(p, launcher, 2, 3 * timeout_); });
+        return later(again, [this, &p, &launcher] { cut(p, launcher, 1, 3 * timeout_); });
+      }
+      case Kind::stall: {
+        // A worker works for long, and another one does not get its next messages.
+        Worker* const other = another(r, *w);
+        if (other == nullptr || w->role != control::Role::worker) return;
+        w->busy = r.between(timeout_ / 2, 3 * timeout_);
+        s.note(name + p.name + " works for " + std::to_string(w->busy / ms) + " ms, and is cut from " +
+               other->process->name);
+        quiet_at_ = std::max(quiet_at_, s.now() + 4 * timeout_);
+        for (const Process* of : {&p, other->process}) excuse(of, 600 * second);
+        cut(p, *other->process, r.one_in(4) ? 0 : 2, 600 * second);
+        if (r.one_in(2) && launcher_.workers().size() < 8)
+          launcher_.request([](Launcher& l) { l.add(control::Role::worker, true); });
+        f.event = Event::unreachable;  // another worker may be lost while the arbiter waits for all reports
+        f.events = 1;
+        if (r.one_in(2)) armed_.push_back(&f);
+        return;
+      }
       default:
         return;
     }
@@ -298,6 +314,7 @@ class Faults {
   Nanos timeout_, quiet_at_ = 0;
   std::int64_t begin_step_ = 0;
   std::vector<Fault> faults_;
+  std::vector<Fault*> armed_;  // they happen at a moment of the job
   std::vector<Excuse> excuses_;
 };
 

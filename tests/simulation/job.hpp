@@ -69,8 +69,10 @@ class Job {
     o.start.new_worker = w.joins;
     return o;
   }
-  // Takes the time of some computation.
-  void compute() { std::this_thread::sleep_for(std::chrono::nanoseconds(scheduler().noise().between(ms, 60 * ms))); }
+  // Takes the time of some computation, and `more`.
+  void compute(Nanos more = 0) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(more + scheduler().noise().between(ms, 60 * ms)));
+  }
   // Takes the time in which a worker reads its data.
   void load() {
     Random& r = scheduler().noise();
@@ -83,7 +85,7 @@ class Job {
   }
 
   // Call it when a worker has entered a generation.
-  void entered(const Worker& w, std::uint64_t generation) { launcher_.checks().entered(w, generation); }
+  void entered(Worker& w, std::uint64_t generation) { launcher_.checks().entered(w, generation); }
   // Call it if a worker that joins would have the authority and has no state. Throws if all workers that had it were
   // lost while they sent it, or all founders before they had it.
   void fail_without_state(const Worker& w) {
@@ -143,7 +145,7 @@ class Job {
     if (simulation_.options.exhaustive) {
       o = {};
       o.elastic = true;
-      o.workers = Faults::founders(simulation_.options.seed);
+      o.workers = FaultLists::founders(simulation_.options.seed);
       timeout_ = second;
       replaces_ = false;
       o.rank_timeout = std::chrono::nanoseconds(timeout_);
@@ -174,8 +176,9 @@ class Job {
       check_silence(w);
       if (w.lost_at == never || w.lost_at > launcher_.failed_at() || state_lost_) continue;
       // It hears of its removal as soon as it can hear anything.
-      const Nanos since = scheduler().now() - w.lost_at;
-      if (w.process->runs() && since > timeout_ / 2 + second && launcher_.checks().calm_since(w.lost_at))
+      const bool calm = launcher_.checks().calm_since(w.lost_at);
+      const Nanos since = scheduler().now() - (calm ? w.lost_at : std::max(w.lost_at, faults_.quiet_at()));
+      if (w.process->runs() && since > timeout_ / 2 + second)
         scheduler().fail(w.process->name + " still runs " + std::to_string(since / ms) +
                          " ms after its removal: " + scheduler().threads_text());
       if (!faults_.excuses(*w.process, w.lost_at))

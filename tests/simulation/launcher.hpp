@@ -183,7 +183,7 @@ class Launcher {
       const auto left = std::count_if(workers_.begin(), workers_.end(),
                                       [](const Worker& o) { return o.role == control::Role::worker && !o.ended; });
       if (w.role == control::Role::server || left < min_workers_) end_at_once();
-      service_.arbiter().never_comes(w.role, w.place);
+      if (!fatal_) service_.arbiter().never_comes(w.role, w.place);
     }
     decide();
     if (w.role == control::Role::server || !w.left || w.did_work || end.by_signal || end.code != 0)

@@ -49,7 +49,7 @@ std::array<double, 3> step(Job& job, Worker& me, Elastic<MeshFactory>& strategy,
   job.check_write(me, asked);
   if (const Nanos again = job.scheduler().now(); members.may_write()) job.check_write(me, again);
   if (std::exchange(me.signalled, false)) members.ask_to_leave();
-  job.compute();
+  job.compute(std::exchange(me.busy, 0));
   using Change = ElasticMembership::Change;
   const Change change = members.change();
   const bool last = (state.step + 1) % steps_an_epoch == 0;
@@ -114,6 +114,6 @@ int work(Job& job, Worker& me) {
 int main(int argc, char** argv) {
   using namespace tutti::simulation;
   return run_schedules(
-      argc, argv, [](Simulation& s) { (void)Job(s, true, work, steps, steps_an_epoch).run(); }, Faults::lists());
+      argc, argv, [](Simulation& s) { (void)Job(s, true, work, steps, steps_an_epoch).run(); }, FaultLists::count());
 }
 // [/main]

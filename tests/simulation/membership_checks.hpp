@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,11 +28,16 @@ namespace tutti::simulation {
 class MembershipChecks {
  public:
   MembershipChecks(Scheduler& s, Meeting& meeting, std::deque<Worker>& workers, const control::ArbiterOptions& o)
-      : scheduler_(s), meeting_(meeting), workers_(workers), o_(o), messages_(s, workers) {}
+      : scheduler_(s), meeting_(meeting), workers_(workers), o_(o), messages_(s, workers, o.lost_are_replaced) {}
 
   // Call it if the scenario calls reached().
   void follow(std::int64_t steps_an_epoch) { steps_an_epoch_ = steps_an_epoch; }
   [[nodiscard]] bool follows() const noexcept { return steps_an_epoch_ > 0; }
+  // Called when a generation is issued or stands, and when a member has left its group or cannot reach another one.
+  enum class Event : std::uint8_t { none, issued, stands, report, unreachable };
+  std::function<void(Event, const Worker*)> at_event;
+  // Notes that this worker cannot reach any other one from now on, and that no other fault happens; null: one does.
+  void isolated(const Worker* w) { isolated_ = w; }
   // Notes that a fault delays messages until then.
   void disturb(Nanos until) { disturbed_until_ = std::max(disturbed_until_, until); }
   // Returns whether no fault has delayed messages since then.
@@ -40,7 +46,8 @@ class MembershipChecks {
   // Returns when a member, a generation or a step came or ended last, or a fault that delays messages.
   [[nodiscard]] Nanos last_event() const noexcept { return std::max(last_event_, disturbed_until_); }
   // A worker has entered a generation.
-  void entered(const Worker& w, std::uint64_t generation) {
+  void entered(Worker& w, std::uint64_t generation) {
+    w.entered = generation;
     if (messages_.stands() < generation) fail(w.process->name + " begins with a group that others have not formed");
   }
 
@@ -54,19 +61,25 @@ class MembershipChecks {
     if (std::holds_alternative<control::Enrol>(m)) ask(w, w.joins_after);
     if (const auto* l = std::get_if<control::Leave>(&m); l != nullptr && !l->done && w.member) asks_to_leave(w, false);
     if (const auto* u = std::get_if<control::UnreachablePeers>(&m);
-        u != nullptr && u->generation == generation_ && !w.reported)
+        u != nullptr && u->generation == generation_ && !w.reported) {
       w.cut_from = u->members;
+      if (!u->members.empty()) tell_event(Event::unreachable, &w);
+    }
     const auto* r = std::get_if<control::Report>(&m);
     if (r == nullptr || r->generation != generation_ || !w.member || w.reported) return;
+    if (follows() && w.role == control::Role::worker && messages_.stands() == generation_ && w.entered != generation_)
+      fail(w.process->name + " has not begun with its group, which was ready");
     w.reported = true;
     w.cut_from.clear();
     w.step = r->step;
     w.epoch_end = r->epoch_end;
     messages_.reports(w, *r);
+    tell_event(Event::report, &w);
   }
   void asks_to_leave(Worker& w, bool at_epoch) {
     if (w.leaves_after >= 0) return;
     w.leaves_at_epoch = at_epoch;
+    messages_.asks_to_leave(w);
     ask(w, w.leaves_after);
   }
   void stops() { ask(stop_, stop_.leaves_after); }
@@ -100,6 +113,7 @@ class MembershipChecks {
     }
     if (!arbiter.stopping() && !arbiter.finished()) check_minimum();
     messages_.issued(generation_);
+    tell_event(Event::issued, nullptr);
   }
   void standing() {
     last_event_ = scheduler_.now();
@@ -109,6 +123,7 @@ class MembershipChecks {
       if (w.member && meeting_.formed(*w.process) < generation_)
         fail("the group begins, and " + w.process->name + " has not formed it");
     }
+    tell_event(Event::stands, nullptr);
   }
   void lost(Worker& w, const control::Decision& d) {
     last_event_ = scheduler_.now();
@@ -143,6 +158,9 @@ class MembershipChecks {
   static constexpr std::int64_t patience = 16;  // steps for the messages until all members know of a change
 
   [[noreturn]] void fail(const std::string& why) { scheduler_.fail(why); }
+  void tell_event(Event e, const Worker* w) {
+    if (at_event) at_event(e, w);
+  }
   void ask(Worker& w, std::int64_t& after) {
     after = newest_;
     w.asked_at = scheduler_.now();
@@ -206,6 +224,11 @@ class MembershipChecks {
                return &b != &a && b.role == a.role && b.lost_at == never && !b.left && !b.ended;
              });
     };
+    // All members report within the delay after which the arbiter applies the rule.
+    const auto workers = std::count_if(workers_.begin(), workers_.end(), [](const Worker& x) { return x.trains(); });
+    if (isolated_ != nullptr && isolated_->trains() && workers > 2 && &w != isolated_)
+      fail(w.process->name + " is removed, and " + isolated_->process->name + " reaches no other member");
+    isolated_ = nullptr;
     if (cuts(w) == 0) fail(w.process->name + " is removed, and no other member has reported that it is cut off");
     for (const Worker& other : workers_) {
       if (!cut(w, other) || needed(other)) continue;
@@ -219,6 +242,7 @@ class MembershipChecks {
   std::deque<Worker>& workers_;
   control::ArbiterOptions o_;
   Worker stop_{};  // only the time of the request
+  const Worker* isolated_ = nullptr;
   std::uint64_t generation_ = 0;
   std::int64_t newest_ = 0, steps_an_epoch_ = 0;
   Nanos disturbed_until_ = 0, last_event_ = 0;

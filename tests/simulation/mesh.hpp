@@ -171,6 +171,7 @@ class MeshEngine {
     std::memcpy(message.data(), &header, sizeof header);
     if (!mine.empty()) std::memcpy(message.data() + sizeof header, mine.data(), mine.size());
     received_[static_cast<std::size_t>(rank())].assign(mine.begin(), mine.end());
+    if (given_up_) fail<CommunicationError>(what, "all ranks", "the end of the group");
     std::vector<std::size_t> missing;
     for (std::size_t r = 0; r < sockets_.size(); ++r) {
       if (static_cast<int>(r) == rank()) continue;
@@ -245,7 +246,10 @@ class MeshServer {
  public:
   // Waits until all workers have formed the group. The flag ends the wait.
   MeshServer(Meeting& meeting, const Assignment& a, ControlChannel& channel, InterruptFlag& flag)
-      : channel_(channel), sockets_(meeting.sockets(a.generation, a.workers)), received_(sockets_.size()) {
+      : channel_(channel),
+        sockets_(meeting.sockets(a.generation, a.workers)),
+        received_(sockets_.size()),
+        silent_(sockets_.size()) {
     const InterruptWatch watch(flag, [this] { stop(); });
     while (answered_ < MeshEngine::forming) {
       if (stopped_ || open() < sockets_.size()) fail<CommunicationError>("mesh server", "all workers", "a lost one");
@@ -266,7 +270,7 @@ class MeshServer {
   }
   void answer() {
     std::vector<pollfd> list;
-    for (const io::Descriptor& s : sockets_) list.push_back({s.get(), POLLIN, 0});
+    for (std::size_t i = 0; i < sockets_.size(); ++i) list.push_back({silent_[i] ? -1 : sockets_[i].get(), POLLIN, 0});
     (void)::poll(list.data(), list.size(), 50);
     for (std::size_t i = 0; i < list.size(); ++i)
       if (list[i].revents != 0) take(i);
@@ -279,7 +283,9 @@ class MeshServer {
   void take(std::size_t i) {
     const ssize_t n = ::recv(sockets_[i].get(), &header_, sizeof header_, MSG_DONTWAIT);
     if (n < 0) return;
-    if (n == 0) {
+    if (n == 0 && received_[i] == 0) {
+      silent_[i] = true;  // ZeroMQ has no connection to a worker that has sent nothing
+    } else if (n == 0) {
       sockets_[i] = io::Descriptor();
     } else {
       received_[i] = header_.operation;
@@ -297,6 +303,7 @@ class MeshServer {
   ControlChannel& channel_;
   std::vector<io::Descriptor> sockets_;
   std::vector<std::uint64_t> received_;  // newest operation of each worker
+  std::vector<bool> silent_;             // workers that have ended before they sent anything
   std::uint64_t answered_ = 0;
   MeshHeader header_;
   std::atomic<bool> stopped_{false};

@@ -22,7 +22,9 @@ namespace tutti::simulation {
 // functions in the order of the events.
 class MessageChecks {
  public:
-  MessageChecks(Scheduler& s, std::deque<Worker>& workers) : scheduler_(s), workers_(workers) {}
+  // replaces: new workers replace lost ones.
+  MessageChecks(Scheduler& s, std::deque<Worker>& workers, bool replaces)
+      : scheduler_(s), workers_(workers), replaces_(replaces) {}
 
   [[nodiscard]] std::uint64_t stands() const noexcept { return stands_; }
 
@@ -37,6 +39,12 @@ class MessageChecks {
       if (finished_ || w.unwanted) owe<control::LeaveGranted>(w);
     }
   }
+  // A process that waits leaves at once. The last worker that stays stops the job instead of leaving it.
+  void asks_to_leave(Worker& w) {
+    if (!w.in_job()) return;
+    if (!w.member) return owe<control::LeaveGranted>(w);
+    must_stop_ = must_stop_ || (w.trains() && !stays(&w));
+  }
   // A member has left the current generation.
   void reports(Worker& w, const control::Report& r) {
     if (failed_) return owe<control::Rejection>(w);
@@ -49,7 +57,7 @@ class MessageChecks {
   void issued(std::uint64_t generation) {
     if (generation != generation_ + 1) scheduler_.fail("generation " + std::to_string(generation) + " is issued");
     generation_ = generation;
-    broken_ = one_left_ = false;
+    broken_ = false;
     step_ = no_step;
     lost_.clear();
     for (Worker& w : workers_) {
@@ -81,7 +89,6 @@ class MessageChecks {
     finished_ = finished_ || work_done;
     if (!w.said_done) owe<control::LeaveGranted>(w);
     w.owed.erase(control::Message(control::MembershipChange{}).index());
-    one_left_ = one_left_ || w.member;
     w.member = false;
   }
 
@@ -102,14 +109,19 @@ class MessageChecks {
     if (std::holds_alternative<control::Stop>(m)) w.told_stop = true;
     if (const auto* c = std::get_if<control::MembershipChange>(&m); c != nullptr && c->generation == generation_) {
       w.told_change = true;
-      only(!c->broken || broken_ || one_left_);  // the others may lack the last message of one that has left
+      if (c->broken && !broken_) {
+        only(lacks_message());
+        breaks();
+        w.owed.erase(m.index());
+      }
       only(std::all_of(c->lost.begin(), c->lost.end(), [&](const auto& o) { return lost_.contains(o.id); }));
       if (!c->broken && owed) owe<control::MembershipChange>(w);
     }
   }
   // Call it after all messages of a round have been sent.
   void round(const control::Arbiter& arbiter) {
-    bool at_work = false, stays = false;
+    if (must_stop_ && !arbiter.stopping()) scheduler_.fail("the last worker is to leave, and the job does not stop");
+    bool at_work = false, one_stays = false, one_leaves = false;
     for (Worker& w : workers_) {
       if (w.ended || w.closed) {
         w.owed.clear();
@@ -119,11 +131,12 @@ class MessageChecks {
         fail(w, "is not told that the job stops");
       }
       at_work = at_work || (w.trains() && !w.reported);
-      stays = stays || (w.trains() && w.leaves_after < 0);
+      one_stays = one_stays || (w.trains() && w.leaves_after < 0);
+      one_leaves = one_leaves || (w.trains() && w.leaves_after >= 0);
     }
-    for (const Worker& w : workers_)
-      if (w.trains() && w.leaves_after >= 0 && !at_work && stays && !failed_ && !arbiter.stopping())
-        fail(w, "was asked to leave, and waits with all others");
+    if (!one_leaves || at_work || failed_ || arbiter.stopping()) return;
+    if (one_stays) scheduler_.fail("a worker was asked to leave, and waits with all others");
+    if (!stays() && !replaces_ && !finished_) scheduler_.fail("all workers are to leave, and the job does not stop");
   }
 
  private:
@@ -140,6 +153,21 @@ class MessageChecks {
     for (Worker& w : workers_)
       if (w.member && !w.reported) owe<control::MembershipChange>(w);
   }
+  // Returns whether a worker that was not asked to leave is in the job, apart from this one.
+  [[nodiscard]] bool stays(const Worker* but = nullptr) const {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& o) {
+      return &o != but && o.in_job() && o.role == control::Role::worker && o.leaves_after < 0;
+    });
+  }
+  // Returns whether a member lacks the last message of one that has left, and cannot get it.
+  [[nodiscard]] bool lacks_message() const {
+    const auto is_member = [&](control::ProcessId id) {
+      return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& o) { return o.member && o.id == id; });
+    };
+    return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+      return w.member && !w.reported && !std::all_of(w.cut_from.begin(), w.cut_from.end(), is_member);
+    });
+  }
   // A job ends with the last worker that has trained, before the work is done, and with its last server.
   [[nodiscard]] bool ends_job(const Worker& w) const {
     const bool other = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& o) {
@@ -151,7 +179,8 @@ class MessageChecks {
   Scheduler& scheduler_;
   std::deque<Worker>& workers_;
   std::uint64_t generation_ = 0, stands_ = 0, step_ = no_step;
-  bool broken_ = false, one_left_ = false, failed_ = false, finished_ = false;
+  bool replaces_, broken_ = false, failed_ = false, finished_ = false;
+  bool must_stop_ = false;               // the last worker was asked to leave
   std::set<control::ProcessId> lost_{};  // members that this generation has lost
 };
 

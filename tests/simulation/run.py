@@ -10,7 +10,7 @@
   tests/simulation/run.py --table | --score
 
 --hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
-time. --exhaustive: runs all lists of one or two faults within a change of three members (faults.hpp). The program says
+time. --exhaustive: runs all lists of one or two faults within a change of three members (fault_plan.hpp). The program says
 how many there are; the run after a complete one begins again. FOLDER/simulation/NAME.json stores both, so a run that
 was stopped continues when it is started again. --shrink: leaves out faults of a seed that fails, as long as it fails, and
 prints the history of the shortest list. --night: runs all scenarios in pieces of an hour, or of --piece minutes, a

@@ -300,7 +300,7 @@ int main(int argc, char** argv) {
   return run_schedules(argc, argv, [](Simulation& s) {
     plan = plan_of(s.options.seed);
     if (plan.mode != Mode::faults)
-      for (std::size_t i = 0; i < 9; ++i) s.options.without.insert(i);
+      for (std::size_t i = 0; i < most_faults; ++i) s.options.without.insert(i);
     std::filesystem::create_directory("audit");
     Job job(s, false, work);
     const auto founders = static_cast<int>(job.launcher().workers().size());

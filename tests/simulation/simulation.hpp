@@ -35,7 +35,7 @@ struct ScheduleOptions {
   Nanos bound = 180 * second;       // a job must end within this time after the last fault
   Nanos rank_timeout = 0;           // 0: random
   std::set<std::size_t> without{};  // numbers of faults that do not happen
-  bool exhaustive = false;          // the seed is the number of a list of faults (faults.hpp), from 1
+  bool exhaustive = false;          // the seed is the number of a list of faults (fault_plan.hpp), from 1
 };
 
 // One schedule: a scheduler and a network. It exists in a process that ends after the schedule.
@@ -150,7 +150,7 @@ inline void write_all(int descriptor, std::string_view text) {
 // Runs the scenario with N seeds. Prints a line for each seed that fails, with the command that repeats it, and ends
 // with 1 if there are any. --story: prints each history. --twice: runs each seed twice and compares the histories byte
 // for byte. --bound 180: time within which the job must end after the last fault. --rank-timeout: instead of a random
-// one. --without: leaves out these faults. --exhaustive: the seeds are the numbers of the lists of faults.hpp, 1 to
+// one. --without: leaves out these faults. --exhaustive: the seeds are the numbers of the lists of fault_plan.hpp, 1 to
 // `lists`; a scenario with 0 of them has no such option. --lists: prints that number.
 inline int run_schedules(int argc, char** argv, const std::function<void(Simulation&)>& scenario,
                          std::uint64_t lists = 0) {

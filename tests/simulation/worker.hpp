@@ -41,6 +41,8 @@ struct Worker {
   std::int64_t joins_after = -1, leaves_after = -1;  // the newest step when it asked; -1: it has not asked
   Nanos asked_at = 0, heard_at = 0;                  // heard_at: its last heartbeat
   int beats = 0;                                     // heartbeats since its generation was issued
+  std::uint64_t entered = 0;                         // the newest generation that it has begun
+  Nanos busy = 0;                                    // its next step takes this much longer
   std::set<std::size_t> owed{};                      // the kinds of messages that it must get now
   bool rejected = false, told_stop = false, said_done = false, told_change = false;
 
