@@ -5,8 +5,8 @@
 # does not run a program again that has passed and did not change.
 #
 # tests/aarch64.sh [OPTION]... [REGEX]
-# REGEX           the programs to run, by names such as engine/test_cpu; default: core, tensor, graph, optim, engine,
-#                 golden, strategy and the backends of the processor
+# REGEX           the programs to run, by names such as engine/test_cpu; default: aarch64/kernels, which needs seconds and
+#                 comes first, core, tensor, graph, optim, engine, golden, strategy and the backends of the processor
 # --build FOLDER  build folder                                                     build-aarch64
 # --cpu NAME      processor that qemu shows; may be repeated                       max
 #                 max has bf16; neoverse-n1 has only NEON
@@ -27,7 +27,7 @@ wrong() {
   exit 2
 }
 build=build-aarch64 cpus=() jobs=$(nproc) list=0 only_configure=0
-regex='^(core|tensor|graph|optim|engine|golden|strategy)/test_|^backends/test_(eigen|onednn|make|job)'
+regex='^aarch64/kernels$|^(core|tensor|graph|optim|engine|golden|strategy)/test_|^backends/test_(eigen|onednn|make|job)'
 while (($#)); do
   case $1 in
     --build | --cpu | --jobs)
@@ -47,7 +47,7 @@ while (($#)); do
   shift
 done
 ((${#cpus[@]})) || cpus=(max)
-mkdir -p "$build"
+mkdir -p "$build"/{logs,passed,tests/aarch64}
 build=$(cd "$build" && pwd)
 sysroot=$build/sysroot
 
@@ -57,6 +57,45 @@ install g++-aarch64-linux-gnu qemu-user-static cmake ninja-build
 for tool in aarch64-linux-gnu-g++ qemu-aarch64-static cmake ninja; do
   command -v "$tool" >/dev/null || { say "SKIP: $tool cannot be installed" && exit 77; }
 done
+
+# result WORD PROGRAM CPU SECONDS: replaces the line of this program and processor in results.txt.
+result() {
+  touch "$build/results.txt"
+  { grep -v " $2 on $3," "$build/results.txt" || true; echo "$1 $2 on $3, $4 s"; } | sort -k 2 >"$build/results.new"
+  mv "$build/results.new" "$build/results.txt"
+  say "$1 $2 on $3, $4 s"
+}
+failed=0
+# run PROGRAM: runs it on each processor, unless it has passed there.
+run() {
+  local program=$1 file=$build/tests/$1 log=$build/logs/${1/\//-} cpu passed sum begin
+  for cpu in "${cpus[@]}"; do
+    passed=$build/passed/${program/\//-}-$cpu sum=$(sha256sum "$file" | cut -d ' ' -f 1)
+    if [[ -f $passed && $(<"$passed") == "$sum" ]]; then continue; fi
+    begin=$SECONDS
+    # The cases of the suite "nightly" take minutes on a real processor.
+    if timeout 3600 qemu-aarch64-static -cpu "$cpu" -L "$sysroot" "$file" --no-colors --test-suite-exclude=nightly \
+      >"$log-$cpu.log" 2>&1; then
+      echo "$sum" >"$passed"
+      result passed "$program" "$cpu" $((SECONDS - begin))
+    else
+      tail -30 "$log-$cpu.log"
+      result failed "$program" "$cpu" $((SECONDS - begin))
+      failed=1
+    fi
+  done
+}
+
+# This program needs no library.
+if ((only_configure + list == 0)) && [[ aarch64/kernels =~ $regex ]]; then
+  if aarch64-linux-gnu-g++ -std=c++20 -O2 -static -Wno-psabi -I include tests/aarch64/kernels.cpp -o "$build/tests/aarch64/kernels"; then
+    run aarch64/kernels
+  else
+    result "does not compile:" aarch64/kernels "${cpus[0]}" 0
+    failed=1
+  fi
+  [[ $regex != aarch64/kernels ]] || exit $failed
+fi
 
 # The libraries of arm64.
 libraries=(libc6-dev libstdc++-12-dev doctest-dev libeigen3-dev libdnnl-dev libcli11-dev)
@@ -105,38 +144,15 @@ if ((list)); then
   exit 0
 fi
 
-# result WORD PROGRAM CPU SECONDS: replaces the line of this program and processor in results.txt.
-result() {
-  touch "$build/results.txt"
-  { grep -v " $2 on $3," "$build/results.txt" || true; echo "$1 $2 on $3, $4 s"; } | sort -k 2 >"$build/results.new"
-  mv "$build/results.new" "$build/results.txt"
-  say "$1 $2 on $3, $4 s"
-}
-failed=0
 for program in "${programs[@]}"; do
-  file=$build/tests/$program log=$build/logs/${program/\//-}
-  mkdir -p "$build/logs" "$build/passed"
+  log=$build/logs/${program/\//-}
   if ! ninja -C "$build" -j "$jobs" "tests/$program" >"$log.build" 2>&1; then
     tail -30 "$log.build"
     result "does not compile:" "$program" "${cpus[0]}" 0
     failed=1
     continue
   fi
-  for cpu in "${cpus[@]}"; do
-    passed=$build/passed/${program/\//-}-$cpu sum=$(sha256sum "$file" | cut -d ' ' -f 1)
-    if [[ -f $passed && $(<"$passed") == "$sum" ]]; then continue; fi
-    begin=$SECONDS
-    # The cases of the suite "nightly" take minutes on a real processor.
-    if timeout 3600 qemu-aarch64-static -cpu "$cpu" -L "$sysroot" "$file" --no-colors --test-suite-exclude=nightly \
-      >"$log-$cpu.log" 2>&1; then
-      echo "$sum" >"$passed"
-      result passed "$program" "$cpu" $((SECONDS - begin))
-    else
-      tail -30 "$log-$cpu.log"
-      result failed "$program" "$cpu" $((SECONDS - begin))
-      failed=1
-    fi
-  done
+  run "$program"
 done
 say "results: $build/results.txt"
 exit $failed
