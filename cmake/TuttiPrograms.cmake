@@ -48,7 +48,7 @@ function(tutti_begin_with_precompiled target)
     # With precompiled headers GCC 12 gives more of its wrong warnings of the standard library's code, as in GCC bug 105651.
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
       target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds
-                                               -Wno-maybe-uninitialized)
+                                               -Wno-stringop-overread -Wno-maybe-uninitialized)
     endif()
   endif()
 endfunction()
