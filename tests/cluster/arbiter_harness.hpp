@@ -61,6 +61,11 @@ class ArbiterHarness {
     const std::lock_guard lock(mutex_);
     return f(service_.arbiter());
   }
+  // Returns whether the process of that connection has asked for admission.
+  [[nodiscard]] bool knows(control::ConnectionId connection) {
+    const std::lock_guard lock(mutex_);
+    return service_.knows(connection);
+  }
   // Forks after this object's thread has begun, and while it allocates no memory. Otherwise the allocator of
   // AddressSanitizer would stay locked in the child.
   [[nodiscard]] pid_t fork() {

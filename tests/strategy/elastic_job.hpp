@@ -9,7 +9,6 @@
 #include <deque>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -18,147 +17,20 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/thread_communicator.hpp>
-#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
-#include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
-#include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/server/serve_generations.hpp>
-#include <tutti/strategy/parameter_server/server/server.hpp>
-#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/trainer.hpp>
 
+#include "elastic_groups.hpp"
 #include "job_images.hpp"
 #include "tests/cluster/arbiter_harness.hpp"
 
 namespace tutti::testing {
-
-// Gives the members of a generation, which are threads of this process, their common group.
-class ThreadRendezvous {
- public:
-  [[nodiscard]] std::shared_ptr<ThreadGroup> group(std::uint64_t generation, std::size_t size) {
-    const std::lock_guard lock(mutex_);
-    auto& g = groups_[generation];
-    if (!g) g = std::make_shared<ThreadGroup>(static_cast<int>(size));
-    return g;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::shared_ptr<ThreadGroup>> groups_;
-};
-
-struct HeldThreadGroup {
-  std::shared_ptr<ThreadGroup> held_group;
-};
-class ThreadMember : private HeldThreadGroup, public OwningAllReduce<ThreadCommunicator> {
- public:
-  using Base = OwningAllReduce<ThreadCommunicator>;
-  // before_piece: called before each piece of each step.
-  ThreadMember(std::shared_ptr<ThreadGroup> group, int rank, InterruptFlag& flag, std::function<void()> before_piece)
-      : HeldThreadGroup{std::move(group)},
-        Base(*held_group, rank),
-        flag_(flag),
-        before_piece_(std::move(before_piece)) {
-    flag_.watch([this] { communicator().interrupt(); });
-  }
-  ~ThreadMember() { flag_.watch({}); }
-  ThreadMember(const ThreadMember&) = delete;
-  ThreadMember& operator=(const ThreadMember&) = delete;
-  Work reduce(const Piece& piece) {
-    try {
-      before_piece_();
-    } catch (...) {
-      flag_.raise("this rank ends");
-      throw;
-    }
-    return Base::reduce(piece);
-  }
-
- private:
-  InterruptFlag& flag_;
-  std::function<void()> before_piece_;
-};
-static_assert(DistributedStrategy<ThreadMember>);
-
-struct ThreadGroupFactory {
-  ThreadRendezvous* meeting;
-  std::function<void()> before_piece;
-  [[nodiscard]] std::unique_ptr<ThreadMember> operator()(const Assignment& a, ControlChannel&,
-                                                         InterruptFlag& flag) const {
-    return std::make_unique<ThreadMember>(meeting->group(a.generation, a.workers.size()), a.rank, flag, before_piece);
-  }
-};
-using ElasticThreads = Elastic<ThreadGroupFactory>;
-static_assert(DistributedStrategy<ElasticThreads>);
-
-// A member throws it to end as by a signal, without a message to the other members.
-struct Killed : std::exception {};
-
-// Gives the members and servers of a generation, which are threads of this process, their common network.
-class ServerNetworks {
- public:
-  [[nodiscard]] ps::ThreadNetwork& network(const Assignment& a) {
-    const std::lock_guard lock(mutex_);
-    auto& n = networks_[a.generation];
-    if (!n) n = std::make_unique<ps::ThreadNetwork>(static_cast<int>(a.servers.size()));
-    return *n;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::unique_ptr<ps::ThreadNetwork>> networks_;
-};
-class ServedMember : public ParameterServer<ps::ThreadWorkerEnd> {
- public:
-  using Base = ParameterServer<ps::ThreadWorkerEnd>;
-  ServedMember(ps::ThreadNetwork& network, const ps::WorkerOptions& o, std::function<void()> before_piece)
-      : Base(std::make_unique<ps::ThreadWorkerEnd>(network), o), before_piece_(std::move(before_piece)) {}
-  Work reduce(const Piece& piece) {
-    before_piece_();
-    return Base::reduce(piece);
-  }
-
- private:
-  std::function<void()> before_piece_;
-};
-struct ServedGroupFactory {
-  ServerNetworks* meeting;
-  std::function<void()> before_piece;
-  [[nodiscard]] std::unique_ptr<ServedMember> operator()(const Assignment& a, ControlChannel&,
-                                                         InterruptFlag& flag) const {
-    ps::WorkerOptions o;
-    o.rank = a.rank;
-    o.workers = static_cast<int>(a.workers.size());
-    o.servers = static_cast<int>(a.servers.size());
-    o.generation = a.generation;
-    o.big_array = 64;
-    o.flag = &flag;
-    return std::make_unique<ServedMember>(meeting->network(a), o, before_piece);
-  }
-  // Members hand their state over in these windows.
-  [[nodiscard]] static ProcessWindows* windows() { return &ProcessWindows::of_process(); }
-  [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.servers; }
-};
-// The connections of a server that dies on request, whatever the server does at that time.
-class MortalServerEnd : public ps::ThreadServerEnd {
- public:
-  MortalServerEnd(ps::ThreadNetwork& network, int server, const std::atomic<bool>& dies)
-      : ps::ThreadServerEnd(network, server), dies_(dies) {}
-  ps::Event<Message> receive(ps::Moment deadline) {
-    auto e = ps::ThreadServerEnd::receive(deadline);
-    if (dies_) throw Killed{};
-    return e;
-  }
-
- private:
-  const std::atomic<bool>& dies_;
-};
 
 // A job with threads as members. Each member has its own trainer and trains a small net with fit(). An all-reduce or
 // servers sum the gradients.
@@ -167,7 +39,7 @@ class ElasticJob {
   struct Ended {
     std::vector<double> weights;
     std::int64_t steps = 0;
-    bool left = false, killed = false;
+    bool left = false, killed = false, interrupted = false;
     std::string error;
   };
   // A member calls it after each step. `member`: 0 for the member that started first.
@@ -197,6 +69,8 @@ class ElasticJob {
     const control::ConnectionId connection = connection_of(member);
     harness_.ask([&](control::Arbiter& a) { a.ask_to_leave(connection); });
   }
+  // Returns whether the member has asked for admission.
+  [[nodiscard]] bool knows(std::size_t member) { return harness_.knows(connection_of(member)); }
   [[nodiscard]] ArbiterHarness& harness() noexcept { return harness_; }
 
   std::vector<Ended> run() {
@@ -216,6 +90,10 @@ class ElasticJob {
   std::int64_t epochs = 4, micro_batch = 5;
   // A member calls it before a piece of a step is summed.
   std::function<void(std::size_t member)> before_piece = [](std::size_t) {};
+  // A member calls it after each sum over all ranks.
+  std::function<void(std::size_t member)> after_sum = [](std::size_t) {};
+  // Whether a member asks to leave after its step.
+  std::function<bool(std::size_t member)> leaves;
   // A member calls it after each step.
   std::function<void(std::size_t member, Trainer&)> behind_step = [](std::size_t, Trainer&) {};
   std::string audit;  // folder of the audit log
@@ -226,6 +104,15 @@ class ElasticJob {
   int logical_ranks = 0;
   std::function<double(std::size_t member, std::int64_t step)> seconds_of_rank;
   std::atomic<int> share_reports{0};
+  // The reports of all ranks 0, in their order.
+  [[nodiscard]] std::vector<StepReport> step_reports() {
+    const std::lock_guard lock(mutex_);
+    return step_reports_;
+  }
+  [[nodiscard]] std::vector<EpochReport> epoch_reports() {
+    const std::lock_guard lock(mutex_);
+    return epoch_reports_;
+  }
   // true: a function makes the sources, and records the number of ranks
   bool makes_sources = false;
   [[nodiscard]] std::set<int> sizes() {
@@ -237,7 +124,7 @@ class ElasticJob {
   void join(bool joins) {
     const std::lock_guard lock(mutex_);
     const std::size_t member = threads_.size();
-    connections_.push_back(0);
+    connections_.push_back(~control::ConnectionId{0});
     ended_.emplace_back();
     threads_.emplace_back([this, member, joins] { this->member(member, joins); });
   }
@@ -245,6 +132,24 @@ class ElasticJob {
     const std::lock_guard lock(mutex_);
     return connections_[member];
   }
+
+  // Keeps the reports of rank 0.
+  class Reports : public FitListener {
+   public:
+    explicit Reports(ElasticJob& job) : job_(job) {}
+    void shares(const SharesReport&) override { ++job_.share_reports; }
+    void step(const StepReport& r) override {
+      const std::lock_guard lock(job_.mutex_);
+      job_.step_reports_.push_back(r);
+    }
+    void epoch(const EpochReport& r) override {
+      const std::lock_guard lock(job_.mutex_);
+      job_.epoch_reports_.push_back(r);
+    }
+
+   private:
+    ElasticJob& job_;
+  };
 
   [[nodiscard]] static Graph net() {
     Builder b(3, 8, 8);
@@ -308,7 +213,8 @@ class ElasticJob {
     how.start.new_worker = joins;
     const auto before = [this, me] { before_piece(me); };
     if (dying_.empty()) {
-      ElasticThreads strategy(std::move(channel), how, ThreadGroupFactory{&meeting_, before});
+      ElasticThreads strategy(std::move(channel), how,
+                              ThreadGroupFactory{&meeting_, before, [this, me] { after_sum(me); }});
       train_with(strategy, me, end);
     } else {
       Elastic<ServedGroupFactory> strategy(std::move(channel), how, ServedGroupFactory{&servers_meet_, before});
@@ -329,18 +235,15 @@ class ElasticJob {
     const JobImages of{samples, global_batch, 8};
     Loader train(of.images(samples), of.train_options(strategy.rank(), strategy.size()));
     Loader test(of.images(JobImages::tests), of.test_options(strategy.rank(), strategy.size()));
-    struct Shared : FitListener {
-      explicit Shared(std::atomic<int>& n) : reports(n) {}
-      void shares(const SharesReport&) override { ++reports; }
-      std::atomic<int>& reports;
-    } shared(share_reports);
-    CoordinatorOptions duties{.listeners = {&shared}};
+    Reports reports(*this);
+    CoordinatorOptions duties{.listeners = {&reports}};
     duties.audit = audit;
     Coordinator coordinator(trainer, duties);
     FitOptions f = of.fit_options(epochs);
     f.schedule = rate;
     f.batch_per_worker = batch_per_worker;
     f.ramp_steps = ramp_steps;
+    if (leaves) f.leave_requested = [this, me] { return leaves(me); };
     if (logical_ranks > 0) {
       f.shares = Shares::measured;
       f.share_seconds = [this, me](std::int64_t step, std::int64_t ranks) {
@@ -363,6 +266,7 @@ class ElasticJob {
     const FitResult result =
         makes_sources ? fit(trainer, make, coordinator, f) : fit(trainer, train, &test, coordinator, f);
     end.left = result.left;
+    end.interrupted = result.interrupted;
     end.steps = result.counters.step;
     const void* const weights = trainer.executor().parameter_data();
     const std::size_t count = trainer.executor().parameters().count;
@@ -384,6 +288,8 @@ class ElasticJob {
   control::ConnectionId channels_ = 0;
   std::vector<Ended> ended_;
   std::set<int> sizes_;
+  std::vector<StepReport> step_reports_;
+  std::vector<EpochReport> epoch_reports_;
 };
 
 }  // namespace tutti::testing

@@ -6,7 +6,6 @@
 #include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/math.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/train/detail/run/run_members.hpp>
 
@@ -46,14 +45,6 @@ class ChangingMembers : public RunMembers {
   }
   // Returns whether the last step announced a change.
   [[nodiscard]] bool change_announced() const { return (run_.share.step.flags & step_flag::membership) != 0; }
-  // Returns true if all members leave. All ranks call it.
-  [[nodiscard]] bool all_leave() {
-    // Asks again: the request may have arrived after this step began, and the next generation would not know of it.
-    ask_to_leave();
-    double leaving = asked_to_leave_ ? 1 : 0;
-    run_.strategy.sum({&leaving, 1});
-    return math::llround(leaving) == run_.strategy.size();
-  }
   // Reports a change of members to the coordinator. Some members may have reached the current step only by taking the
   // state, and some members may have left. since: when the change began.
   void report_change(const Stopwatch& since) {

@@ -12,6 +12,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/span.hpp>
+#include <tutti/core/step_flag.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/train/detail/run/changing_members.hpp>
@@ -56,9 +57,9 @@ class ElasticMembers final : public ChangingMembers {
       plan_ahead();
       return true;
     }
-    if (!all_leave()) return change_members(false);
-    parts_.checkpoints.stop();
-    return true;
+    // Asks again: the request may have arrived after this step began, and the next generation would not know of it.
+    ask_to_leave();
+    return change_members(false);
   }
   [[nodiscard]] bool recover() override {
     // A process that was removed from the job ends here.
@@ -126,9 +127,11 @@ class ElasticMembers final : public ChangingMembers {
                                  "no such member: all that had it are lost",
                                  "--resume continues from the last checkpoint");
       try {
-        take_state();
+        take_state(broken);
         report_change(since);
         place();
+        if ((run_.share.step.flags & step_flag::stop) != 0 && run_.share.finish_pending == 0 && !ends())
+          parts_.checkpoints.stop();
         return true;
       } catch (const CommunicationError&) {
         if (!members_.await_lease()) throw;
@@ -158,8 +161,11 @@ class ElasticMembers final : public ChangingMembers {
   }
   // Takes the trainer's state and the facts of the run in one operation, so that they stay consistent if a rank is
   // lost.
-  void take_state() {
+  void take_state(bool broken) {
     RunShare theirs = run_.share;
+    // If all members leave and no other worker takes the state, the arbiter stops the job. The members then know it
+    // before this generation, and stop without a further step.
+    if (!broken && members_.stop_requested()) theirs.step.flags |= step_flag::stop;
     std::vector<std::int64_t> owners = parts_.shares.owners();
     const auto span_of_words = [](const char* name, std::span<std::byte> bytes) {
       return StateSpan{name, DType::i64, {static_cast<std::int64_t>(bytes.size() / sizeof(std::int64_t))}, bytes};
@@ -170,6 +176,7 @@ class ElasticMembers final : public ChangingMembers {
     run_.share = theirs;
     parts_.shares.owners() = std::move(owners);
     holds_state_ = true;
+    parts_.reports.follow_facts();
     name_generation();
   }
   // Starts the sources of this rank in the new generation.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/train/detail/run/changing_members.hpp>
 
 namespace tutti::detail {
@@ -40,6 +41,16 @@ class RestartedMembers final : public ChangingMembers {
     run_.result.left = asked_to_leave_;
     run_.result.changes = run_.over = true;
     return true;
+  }
+
+ private:
+  // Returns true if all members leave. All ranks call it.
+  [[nodiscard]] bool all_leave() {
+    // Asks again: the request may have arrived after this step began, and the next generation would not know of it.
+    ask_to_leave();
+    double leaving = asked_to_leave_ ? 1 : 0;
+    run_.strategy.sum({&leaving, 1});
+    return math::llround(leaving) == run_.strategy.size();
   }
 };
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -22,7 +24,7 @@ namespace tutti::detail {
 // The data for a run's reports: metrics, rates and waiting times since the last report of each kind, and skipped
 // records. With logical ranks, each step returns the metrics of all ranks, which are common facts of the run
 // (RunShare), so that the loss of a rank loses none of them. Otherwise ranks keep the metrics of their rows, and a
-// report sums them.
+// report sums them. The sum is a common fact, too, until the common work after the step is done.
 class RunReports {
  public:
   RunReports(RunContext& run, const RunSchedule& schedule)
@@ -74,8 +76,8 @@ class RunReports {
     own_.rows -= std::exchange(skipped_rows_, 0);
     for (auto* w : {&steps_, &summaries_, &epoch_}) w->metrics += own_;
   }
-  // Call it when the common work after a step is done. With logical ranks the sums stay until then: the reports of a
-  // step are repeated if a rank is lost meanwhile.
+  // Call it when the common work after a step is done. The sums stay until then: the reports of a step are repeated if
+  // a rank is lost or leaves meanwhile.
   void close(bool step, bool summary, bool epoch) {
     if (step) run_.share.steps = {};
     if (summary) run_.share.summaries = {};
@@ -100,8 +102,8 @@ class RunReports {
   [[nodiscard]] EpochReport take_epoch() {
     for (auto* w : {&epoch_, &steps_, &summaries_}) w->rate.pause();
     const RunShare& share = run_.share;
-    Metrics all = share.epoch;
-    if (!of_all_) all += run_.trainer.reduce(epoch_.metrics);
+    if (!of_all_) sum_epoch();
+    const Metrics& all = share.epoch;
     EpochReport r{share.step.epoch,
                   run_.at.step,
                   run_.options.epochs,
@@ -119,7 +121,7 @@ class RunReports {
     if (const auto exchanged = run_.trainer.seconds_waited())
       r.comm_wait = share_of(*exchanged - epoch_.exchanged, epoch_.rate);
     r.gpu_utilisation = busy_.epoch.take();
-    r.skipped = math::llround(of_all_ ? share.skipped : share.skipped + skipped_by_all());
+    r.skipped = math::llround(share.skipped);
     r.global_batch = share.step.batch;
     return r;
   }
@@ -140,13 +142,20 @@ class RunReports {
   // Adds the epoch's sums over all ranks to the common facts, which the next generation gets.
   void share_epoch() {
     take_metrics();
-    if (of_all_) return;
-    const Metrics all = run_.trainer.reduce(epoch_.metrics);
-    const double skipped = skipped_by_all();
-    run_.share.epoch += all;
-    run_.share.skipped += skipped;
-    epoch_.metrics = {};
-    skipped_before_ = run_.train().skipped();
+    if (!of_all_) sum_epoch();
+  }
+  // Call it after this rank has taken the common facts of another rank. The last message of a sum may not have reached
+  // all ranks. The facts decide whether the sum counts: if not, each rank keeps its part for the next one.
+  void follow_facts() {
+    for (SumPart& part : parts_) {
+      const bool counts = part.number <= run_.share.sums;
+      if (counts == std::exchange(part.counts, counts)) continue;
+      const double sign = counts ? -1 : 1;
+      const Metrics& m = part.metrics;
+      if (part.window != nullptr)
+        part.window->metrics += {sign * m.loss, sign * m.top1_hits, sign * m.topk_hits, sign * m.rows};
+      skipped_before_ += counts ? part.skipped : -part.skipped;
+    }
   }
   // Call these before and after another source replaces the training source, because its counts begin at zero. Counts
   // that a source has not reported before it ends are reported with those of the next source.
@@ -157,9 +166,36 @@ class RunReports {
   [[nodiscard]] static double share_of(double seconds, const Rate& rate) {
     return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
   }
-  [[nodiscard]] StepReport take(ReportWindow& w, const Metrics& common, UtilisationMean& of_window) {
+  // The part of this rank in a sum over all ranks.
+  struct SumPart {
+    std::int64_t number = 0;  // of the sum, from 1
+    ReportWindow* window = nullptr;
+    Metrics metrics{};
+    std::int64_t skipped = 0;
+    bool counts = true;  // the common facts contain the sum, or the sum is not complete
+  };
+  // Another rank may lack the result of the sum before this one, but of no earlier sum.
+  const SumPart& begin_sum(const SumPart& part) {
+    return parts_[static_cast<std::size_t>(part.number) % parts_.size()] = part;
+  }
+  // Adds the metrics of a window of all ranks to the common facts `all`.
+  void sum(ReportWindow& w, Metrics& all) {
+    const SumPart& part = begin_sum({run_.share.sums + 1, &w, std::exchange(w.metrics, {})});
+    all += run_.trainer.reduce(part.metrics);
+    run_.share.sums = part.number;
+  }
+  void sum_epoch() {
+    sum(epoch_, run_.share.epoch);
+    const std::int64_t all = run_.train().skipped();
+    const SumPart& part = begin_sum({run_.share.sums + 1, nullptr, {}, all - std::exchange(skipped_before_, all)});
+    auto skipped = static_cast<double>(part.skipped);
+    run_.strategy.sum({&skipped, 1});
+    run_.share.skipped += skipped;
+    run_.share.sums = part.number;
+  }
+  [[nodiscard]] StepReport take(ReportWindow& w, Metrics& all, UtilisationMean& of_window) {
     const StepShare& step = run_.share.step;
-    const Metrics all = of_all_ ? common : run_.trainer.reduce(w.metrics);
+    if (!of_all_) sum(w, all);
     const double wait = run_.train().seconds_waited() - w.waited;
     const auto exchanged = run_.trainer.seconds_waited();
     const StepReport r{step.epoch,
@@ -178,7 +214,6 @@ class RunReports {
                        of_window.take(),
                        step.batch};
     w.exchanged = exchanged.value_or(0);
-    w.metrics = {};
     w.waited += wait;
     w.rate.restart();
     return r;
@@ -200,11 +235,6 @@ class RunReports {
     at.report_top1_hits = share.steps.top1_hits;
     at.report_rows = share.steps.rows;
   }
-  [[nodiscard]] double skipped_by_all() {
-    auto skipped = static_cast<double>(run_.train().skipped() - skipped_before_);
-    run_.strategy.sum({&skipped, 1});
-    return skipped;
-  }
   void shift_counts(int sign) {
     if (run_.sources.train() == nullptr) return;
     const BatchSource& train = run_.train();
@@ -215,6 +245,7 @@ class RunReports {
   RunContext& run_;
   const RunSchedule& schedule_;
   ReportWindow steps_, summaries_, epoch_;  // metrics of this rank, not yet summed over ranks
+  std::array<SumPart, 2> parts_;            // of the last two sums
   UtilisationReadings busy_;
   bool of_all_;  // each step returns the metrics of all ranks
   Metrics own_;  // metrics of the step, if they are known

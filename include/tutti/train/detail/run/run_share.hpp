@@ -24,10 +24,11 @@ struct StepShare {
 struct RunShare {
   Metrics epoch;       // over the epoch's steps and all ranks; contains the metrics of members that have left
   double skipped = 0;  // number of skipped records in `epoch`
-  // The same since the last report and since the last summary. Only with logical ranks: each rank then knows the sums
-  // of all ranks.
+  // The same since the last report and since the last summary. Without logical ranks, only while the common work after
+  // a step is done: before it, each rank knows the metrics of its rows.
   Metrics steps, summaries;
-  StepShare step;  // the last step
+  std::int64_t sums = 0;  // number of sums over all ranks that these facts contain (RunReports)
+  StepShare step;         // the last step
   // first_batch: the global batch at the beginning of the run; the schedule counts in steps of this batch.
   // before_generations: the number that is added to a generation of the job to number the generations of the run.
   // test_rows: the rows of a step of an evaluation for each rank. The sources of a joining process do not know it: they
