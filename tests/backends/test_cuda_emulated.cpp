@@ -228,6 +228,7 @@ TEST_CASE("a machine that cannot be used is refused, and the error gives the rea
       const cuda::Device d(0);
     } catch (const DeviceError& e) {
       CHECK(e.exit_code() == 4);
+      CHECK(std::string(e.what()).find('\n') == std::string::npos);
       return std::string(e.what());
     }
     return std::string();
@@ -268,6 +269,13 @@ TEST_CASE("a machine that cannot be used is refused, and the error gives the rea
   device.runtime = CUDART_VERSION;
   device.major = 9;
   device.minor = 0;
+  device.access = cudaErrorDevicesUnavailable;
+  CHECK(message().starts_with("[cuda] expected GPU 0 for this process, got "));
+  CHECK(message().find("another process uses it alone") != std::string::npos);
+  CHECK(cuda::check_gpu(0).why == message());
+  device.access = cudaErrorMemoryAllocation;
+  CHECK(message().find("hint: end other programs on this GPU: see nvidia-smi") != std::string::npos);
+  device.access = cudaSuccess;
   device.driver = 11040;
   CHECK(cuda::check_gpu(0).why.find("update the NVIDIA driver") != std::string::npos);
   device.driver = 13000;

@@ -157,9 +157,11 @@ TEST_CASE("a stored program is loaded without NVRTC") {
   CHECK(open() == before);
 }
 
-// Without the loader's cache, NVRTC and the libraries that it opens by name are found only by their paths.
-TEST_CASE("NVRTC works from a folder that the dynamic loader does not search") {
-  if (no_nvrtc()) return;
+namespace {
+
+// Runs a case of this program in a mount namespace, after the commands in `hide`. Returns the status and the output of
+// the program; an empty output and a printed skip if there is no such namespace.
+std::pair<int, std::string> run_hidden(const std::string& hide, const std::string& test_case) {
   const auto output_of = [](const std::string& command) {
     std::string text;
     FILE* const pipe = ::popen((command + " 2>&1").c_str(), "r");
@@ -167,23 +169,57 @@ TEST_CASE("NVRTC works from a folder that the dynamic loader does not search") {
     for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
     return std::pair(::pclose(pipe), text);
   };
-  const std::string hidden = "mount --bind /dev/null /etc/ld.so.cache";
-  std::string without;  // a command that hides the loader's cache (ld.so.cache)
-  for (const char* way : {"unshare -m", "unshare -rm"})
-    if (without.empty() && output_of(std::string(way) + " sh -c '" + hidden + "'").first == 0) without = way;
-  if (without.empty()) {
-    std::puts("SKIP: no mount namespace to hide the loader's cache in");
-    return;
-  }
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const auto run = output_of(without + " sh -c '" + hidden + " && exec env -u LD_LIBRARY_PATH \"" + self +
-                             "\" --test-case=\"a compiled program is stored*\"'");
+  for (const char* way : {"unshare -m", "unshare -rm"})
+    if (output_of(std::string(way) + " sh -c '" + hide + "'").first == 0)
+      return output_of(std::string(way) + " sh -c '" + hide +
+                       " && exec env -u LD_LIBRARY_PATH -u CUDA_HOME -u CUDA_PATH TUTTI_TEST_HIDDEN=1 \"" + self +
+                       "\" --test-case=\"" + test_case + "\"'");
+  std::puts("SKIP: no mount namespace to hide files in");
+  return {};
+}
+
+}  // namespace
+
+// Without the loader's cache, NVRTC and the libraries that it opens by name are found only by their paths.
+TEST_CASE("NVRTC works from a folder that the dynamic loader does not search") {
+  if (no_nvrtc()) return;
+  const auto run = run_hidden("mount --bind /dev/null /etc/ld.so.cache", "a compiled program is stored*");
   const std::string& text = run.second;
+  if (text.empty()) return;
   if (text.find("SKIP: no NVRTC") != std::string::npos) {
     std::puts("SKIP: NVRTC is in a folder that the loader alone finds");
     return;
   }
   INFO(text);
+  CHECK(run.first == 0);
+}
+
+TEST_CASE("a missing NVRTC is an error of one line, with the file's name and the folders that were searched") {
+  if (!cuda::nvrtc_library().found()) {
+    try {
+      (void)cuda::Compiler(std::filesystem::path()).compile(small(), 90);
+      FAIL("compiled without NVRTC");
+    } catch (const DeviceError& e) {
+      const std::string text = e.what(), file = "libnvrtc.so." + std::to_string(CUDART_VERSION / 1000);
+      CAPTURE(text);
+      CHECK(e.exit_code() == 4);
+      CHECK(text.starts_with("[cuda] expected the library " + file + ", got " + file + ": cannot open"));
+      CHECK(text.find("tutti searches the loader's folders, $CUDA_HOME, $CUDA_PATH, /usr/local/cuda-") !=
+            std::string::npos);
+      CHECK(text.find('\n') == std::string::npos);
+    }
+    return;
+  }
+  // Once more without the toolkits.
+  if (std::getenv("TUTTI_TEST_HIDDEN") != nullptr) {
+    std::puts("SKIP: NVRTC is not in a toolkit of /usr/local");
+    return;
+  }
+  const auto run =
+      run_hidden("mount --bind /dev/null /etc/ld.so.cache && mount -t tmpfs none /usr/local", "a missing NVRTC*");
+  if (run.second.find("SKIP: ") != std::string::npos) std::puts("SKIP: NVRTC is not in a toolkit of /usr/local");
+  INFO(run.second);
   CHECK(run.first == 0);
 }
 

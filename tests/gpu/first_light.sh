@@ -41,14 +41,17 @@ pack() {
   fi
   [[ -d ${1:-} ]] || die "no folder of headers '${1:-}'"
   [[ -z ${2:-} || -d ${2:-} ]] || die "no folder of data '${2:-}'"
-  local from=$root/build/gpu-pack work t f
-  TUTTI_GPU_BUILD=$from OUT=$from/out "$root/tests/gpu/run.sh" --only configure,build --minutes 60 "$1" || exit 1
+  local from=$root/build/gpu-pack work t f needs
+  TUTTI_GPU_BUILD=$from OUT=$from/out "$root/tests/gpu/run.sh" --portable --only configure,build --minutes 60 "$1" || exit 1
   work=$(mktemp -d)
   # shellcheck disable=SC2064  # the folder of now
   trap "rm -rf '$work'" EXIT
   for f in "$from"/tree/tests/*/test_* "$from"/tree/tests/backends/describe_device "$from"/tree/bench/{tutti_step,allreduce} \
     "$from"/tree/examples/train_cifar10 "$from"/tree/tools/tutti-launch; do
     [[ -f $f && -x $f ]] || continue
+    # The other machine has the C library, but not Debian's packages. CUDA's libraries are opened by name.
+    needs=$(readelf -d "$f" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | grep -vE '^(lib(c|m|dl|rt|pthread)\.so\.[0-9]+|ld-linux.*)$')
+    [[ -z $needs ]] || die "$f needs libraries that the other machine may lack: ${needs//$'\n'/ }"
     t=$work/tree/${f#"$from"/tree/}
     mkdir -p "$(dirname "$t")"
     strip -o "$t" "$f"

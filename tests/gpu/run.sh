@@ -5,10 +5,13 @@ usage() {
   cat <<'EOF'
 usage: tests/gpu/run.sh [--list] [--only STEP,STEP] [--data FOLDER] [--minutes 8] HEADERS_DIR
        tests/gpu/run.sh --prebuilt [other options]
+       tests/gpu/run.sh --portable --only configure,build HEADERS_DIR
 
   HEADERS_DIR   folder with doctest/doctest.h, CLI/CLI.hpp, Eigen/Core (or eigen3/Eigen/Core), stb/stb_image.h (decodes
                 JPEGs) and Google Benchmark's source in benchmark/; what is missing leaves out what needs it
   --prebuilt    runs the programs that are in $TUTTI_GPU_BUILD/tree, and builds none
+  --portable    builds programs for other machines: without instructions that only this machine's processor has, and with
+                the C++ library linked in
   --list        prints the steps, and which of them would be skipped here and why; runs nothing
   --only        only these steps
   --data        folder of the CIFAR-10 files for the run on real data: the binary version, or train.rec and val.rec
@@ -30,12 +33,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${TUTTI_GPU_BUILD:-$root/build/gpu}
 out=${OUT:-$build/out}
 logs=$build/logs
-list=false only="" data="" minutes=8 headers="" prebuilt=false
+list=false only="" data="" minutes=8 headers="" prebuilt=false portable=false
 while [[ $# -gt 0 ]]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
     --list) list=true ;;
     --prebuilt) prebuilt=true ;;
+    --portable) portable=true ;;
     --only | --data | --minutes)
       [[ $# -gt 1 ]] || { echo "run.sh: a value is missing after $1" >&2; exit 2; }
       case $1 in
@@ -172,6 +176,8 @@ run_step() {
     results+=("$name|skipped|0|$reason")
     return
   fi
+  # Only on a lent machine is the time of a build limited.
+  if $portable; then limit=0; fi
   ((limit > 0 && limit <= $(left))) || limit=$(left)
   if ((limit < 5)); then
     failures=$((failures + 1))
@@ -213,17 +219,23 @@ at_most() {
 }
 # --- The steps.
 step_configure() {
-  # Makes packages for CMake from plain folders.
+  # Makes packages for CMake from plain folders. CMake may read a package more than once.
   local packages=$build/packages lib part folder arguments=()
   rm -rf "$packages" && mkdir -p "$packages"
   if [[ -f $headers/doctest/doctest.h ]]; then
     cat >"$packages/doctestConfig.cmake" <<EOF
+if(TARGET doctest::doctest)
+  return()
+endif()
 add_library(doctest::doctest INTERFACE IMPORTED)
 set_target_properties(doctest::doctest PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$headers")
 EOF
   fi
   if [[ -f $headers/CLI/CLI.hpp ]]; then
     cat >"$packages/CLI11Config.cmake" <<EOF
+if(TARGET CLI11::CLI11)
+  return()
+endif()
 add_library(CLI11::CLI11 INTERFACE IMPORTED)
 set_target_properties(CLI11::CLI11 PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$headers")
 EOF
@@ -231,6 +243,9 @@ EOF
   for folder in "$headers" "$headers/eigen3"; do
     [[ -f $folder/Eigen/Core ]] || continue
     cat >"$packages/Eigen3Config.cmake" <<EOF
+if(TARGET Eigen3::Eigen)
+  return()
+endif()
 add_library(Eigen3::Eigen INTERFACE IMPORTED)
 set_target_properties(Eigen3::Eigen PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$folder")
 EOF
@@ -255,19 +270,23 @@ EOF
   [[ ${#cuda[@]} -gt 0 ]] || note "no CUDA headers and runtime in: $(cuda_roots | tr '\n' ' ')"
   arguments+=(${cuda[@]+"${cuda[@]}"})
   have ninja && arguments+=(-G Ninja)
+  $portable && arguments+=(-DTUTTI_EIGEN_NATIVE=OFF "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc")
+  # Without the packages that would make programs depend on libraries of the machine that builds them.
+  local package
+  for package in oneDNN MPIC libgloo libzmq libjpegTurbo; do arguments+=("-DCMAKE_DISABLE_FIND_PACKAGE_$package=ON"); done
   limited cmake -S "$root" -B "$build/tree" "${arguments[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ \
     -DCMAKE_PREFIX_PATH="$packages" -DCMAKE_FIND_PACKAGE_NO_PACKAGE_REGISTRY=ON -DTUTTI_BUILD_TESTS=ON \
-    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_INSTALL=OFF -DCMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON \
-    -DCMAKE_DISABLE_FIND_PACKAGE_MPIC=ON || return
+    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_INSTALL=OFF || return
   grep -qE "component cuda: " "$(log configure)" || { note "no component cuda: the toolkit or cuDNN was not found" && return 1; }
   grep -E "component (cuda|nccl|eigen|stb):" "$(log configure)" | sed 's/.*component //' | while read -r lib; do note "$lib."; done
 }
 
 step_build() {
-  local targets=() known t keep=()
+  local targets=() known t keep=() single=(bench_step bench_convolution bench_batch_norm)
   known=$(cmake --build "$build/tree" --target help 2>/dev/null)
-  for t in $(cuda_tests | while read -r f; do target_of "$f"; done) tests_backends_describe_device bench_tutti_step bench_step \
-    bench_allreduce bench_convolution bench_batch_norm train_cifar10 tutti-launch; do
+  if $portable; then single=(); fi # first_light.sh does not run these
+  for t in $(cuda_tests | while read -r f; do target_of "$f"; done) tests_backends_describe_device bench_tutti_step \
+    bench_allreduce train_cifar10 tutti-launch ${single[@]+"${single[@]}"}; do
     grep -qE "(^|[ .])$t(:|\$| )" <<<"$known" && targets+=("$t")
   done
   [[ ${#targets[@]} -gt 0 ]] || { note "CMake knows no CUDA targets" && return 1; }

@@ -133,6 +133,7 @@ class Device {
   int cache = 16384;                                    // bytes of the L2 cache
   int count = 1, driver = 13000, major = 9, minor = 0;  // properties of the machine
   int runtime = CUDART_VERSION;                         // the version of CUDA for which programs seem to be built
+  cudaError_t access = cudaSuccess;                     // the result of the first call that uses the GPU
   cudaError_t fault = cudaSuccess;                      // the result of waiting for the stream
   cudaError_t last_error = cudaSuccess;                 // the result of cudaGetLastError()
   // The emulated NVRTC calls this on the compiling thread: returns whether a program with this name compiles. null: the

@@ -61,7 +61,7 @@ cudaError_t cudaGetDeviceCount(int* n) {
   if (Device::instance().driver < Device::instance().runtime / 1000 * 1000) return done(cudaErrorInsufficientDriver);
   return done(*n == 0 ? cudaErrorNoDevice : cudaSuccess);
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return done(Device::instance().access); }
 #undef cudaGetDeviceProperties
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
