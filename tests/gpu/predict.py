@@ -3,7 +3,7 @@
 """Predicts the time of a training step of ResNet-50 (224x224, 256 images, bf16) on GPUs, kind of kernel by kind, and
 prints the table of docs/reference/gpu.md. No GPU is used, and nothing is fitted to a measurement of tutti.
 
-usage: predict.py PROGRAM, the test program tests/backends/test_fuse_norms of a build, which prints the bytes of
+usage: predict.py PROGRAM, the test program tests/backends/test_fuse_norms_traffic of a build, which prints the bytes of
 activations that each kind of op moves for one image, counted from the graph.
 
 A kernel takes the longer of two times: that of its bytes and that of its products. The two ends of each interval are two
