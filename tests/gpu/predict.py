@@ -9,7 +9,7 @@ activations that each kind of op moves for one image, counted from the graph.
 A kernel takes the longer of two times: that of its bytes and that of its products. The two ends of each interval are two
 fixed pairs of efficiencies: 92 % of a copy's rate and 66 % of the products' rate, and 85 % and 55 %. A copy reaches 90 %
 of the data sheet's bandwidth, and large products 80 % of its dense bf16 rate. The first end also counts what the second
-pass of a batch norm finds in the L2 cache, which drops what was used least recently; the second end counts nothing.
+pass of a batch norm finds in the L2 cache, which drops what was used least recently; the second end does not.
 """
 import re
 import subprocess
