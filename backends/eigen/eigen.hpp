@@ -25,6 +25,7 @@ class EigenBackend : public CpuOps {
            std::string(cpu::name_of(isa()));
   }
 
+  [[nodiscard]] bool ends_convolutions() const override { return true; }
   [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
  private:

@@ -28,7 +28,7 @@ enum class Pass : std::uint8_t { forward, backward_data, backward_weights };
 // The shapes of one convolution. Its packed weights have the layout that oneDNN prefers for it.
 struct Problem {
   op::Window window;
-  Shape x, w, y;  // of one row
+  Shape x, w, y;  // x and y with all rows of the plan; key() leaves rows out
   bool bf16 = false;
   bool transposed = false;  // the master weights are [inputs, outputs, 1, 1] of this convolution
 
@@ -186,9 +186,10 @@ class Convolutions {
   void reorder(const Problem& p, Pass pass, void* from, void* to) { layouts_.at(p.key(pass)).reorder->run(from, to); }
 
   // Returns a primitive for a part of the forward pass and for this number of images, null if oneDNN has no fast one.
-  // Its operands are x, the weights, y and, if it has an end, the bias. adds: y holds the residual before.
+  // Its operands are x, the weights, y and, if it has an end, the bias. adds: y holds the residual before. It has no
+  // relu.
   std::unique_ptr<Primitive> make_part(const Problem& p, const Part& part, std::int64_t rows, int workers, bool ends,
-                                       bool adds, bool relu) {
+                                       bool adds) {
     const WeightLayout& l = layout(p, Pass::forward);
     const OneOmpThread guard;
     InputLines in = input_lines(p, part);
@@ -207,7 +208,6 @@ class Convolutions {
     using M = dnnl::memory;
     End end;
     end.adds = adds;
-    end.relu = relu;
     if (ends) {
       end.bias = Desc({part.outputs}, M::data_type::f32, M::format_tag::a);
       operands.emplace_back(DNNL_ARG_BIAS, end.bias);

@@ -15,6 +15,7 @@
 
 #include <tutti/backends/onednn/convolution.hpp>
 #include <tutti/backends/onednn/shared.hpp>
+#include <tutti/core/error.hpp>
 #include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/cpu/norm/norm_kernels.hpp>
 #include <tutti/engine/kernel.hpp>
@@ -68,13 +69,15 @@ class ConvolutionKernel : public Kernel, public cpu::TakesEnd {
     primitives_.clear();
     adds_end_ = has_end_;
     unit_ = size_of(i.desc.compute);
-    // oneDNN computes the end if it can, and otherwise add_end().
-    if (has_end_ && !blocked(problem_, pass_) && cut_up(i, true)) {
+    // oneDNN computes the end without the relu if it can, and otherwise add_end().
+    if (has_end_ && !blocked(problem_, pass_) && cut_up(i, true))
       adds_end_ = false;
-    } else {
-      cut_up(i, false);
+    else if (!cut_up(i, false))
+      fail<DeviceError>("onednn", "a primitive for each number of rows of a convolution", "none");
+    if (has_end_) {
+      ones_.assign(static_cast<std::size_t>(problem_.y[1]), 1.0F);
+      zeros_.assign(static_cast<std::size_t>(problem_.y[1]), 0.0F);
     }
-    if (adds_end_) ones_.assign(static_cast<std::size_t>(problem_.y[1]), 1.0F);
     std::size_t need = 0;
     for (const auto& [key, p] : primitives_)
       if (p != nullptr) need = std::max(need, round_up(p->scratch_bytes()));
@@ -167,7 +170,7 @@ class ConvolutionKernel : public Kernel, public cpu::TakesEnd {
     if (p == nullptr)
       p = part.outputs == problem_.y[1] && part.lines() == problem_.y[2] && !ends
               ? b_.convolutions.make(problem_, pass_, images, workers)
-              : b_.convolutions.make_part(problem_, part, images, workers, ends, ends && end_.residual, end_.relu);
+              : b_.convolutions.make_part(problem_, part, images, workers, ends, ends && end_.residual);
     return p.get();
   }
 
@@ -206,7 +209,10 @@ class ConvolutionKernel : public Kernel, public cpu::TakesEnd {
       to_blocks(y, plain, {1, part.outputs, ys[2], ys[3]}, piece.images, unit_, true);
       y = plain;
     }
-    if (adds_end_) add_end(c.out[0].dtype, y, residual, bias, pixels, part.outputs);
+    if (adds_end_)
+      add_end(c.out[0].dtype, y, residual, bias, pixels, part.outputs);
+    else if (end_.relu)
+      add_end(c.out[0].dtype, y, nullptr, zeros_.data(), pixels, part.outputs);  // the relu alone
     if (some) copy_channels(y, part.outputs, 0, out, ys[1], part.first, part.outputs, pixels);
   }
   // Copies `count` channels of each pixel, from channel a of arrays with n channels to channel b of arrays with m.
@@ -239,8 +245,8 @@ class ConvolutionKernel : public Kernel, public cpu::TakesEnd {
   bool has_end_ = false, adds_end_ = false;  // adds_end_: oneDNN does not compute the end
   std::size_t unit_ = sizeof(float);
   std::map<Key, std::unique_ptr<Primitive>> primitives_;
-  std::vector<Piece> pieces_;  // of the tasks
-  std::vector<float> ones_;    // factors of norm_apply
+  std::vector<Piece> pieces_;        // of the tasks
+  std::vector<float> ones_, zeros_;  // factors of norm_apply, and its terms for the relu alone
   // The copies of x, of y in oneDNN's layout and in NHWC, and of the residual.
   std::size_t input_offset_ = 0, output_offset_ = 0, plain_offset_ = 0, residual_offset_ = 0;
 };

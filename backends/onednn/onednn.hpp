@@ -27,6 +27,7 @@ class OnednnBackend : public CpuOps {
   [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<BitFact> bits_depend_on() const override;
   using CpuOps::parallel;
   TUTTI_CORE_FUNCTION void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override;
+  [[nodiscard]] bool ends_convolutions() const override { return true; }
   [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
  private:

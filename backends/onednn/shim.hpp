@@ -26,21 +26,16 @@ inline dnnl::primitive_attr user_scratchpad() {
 using Desc = dnnl::memory::desc;
 
 // What a convolution computes at its end: a bias for each output channel, whose layout is `bias`; then the sum with
-// what its output held before, if `adds`; then a relu.
+// what its output held before, if `adds`. No relu, because oneDNN's gives 0 for a NaN.
 struct End {
   Desc bias;
-  bool adds = false, relu = false;
+  bool adds = false;
 };
 
 inline dnnl::primitive_attr attributes_of(const End& end) {
   dnnl::primitive_attr a = user_scratchpad();
   dnnl::post_ops ops;
   if (end.adds) ops.append_sum(1);
-#if DNNL_VERSION_MAJOR >= 3
-  if (end.relu) ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
-#else
-  if (end.relu) ops.append_eltwise(1, dnnl::algorithm::eltwise_relu, 0, 0);
-#endif
   a.set_post_ops(ops);
   return a;
 }
@@ -127,13 +122,12 @@ inline SomeWeights some_weights(const Desc& all, std::int64_t first, std::int64_
   part[0] = outputs;
   return {all.submemory_desc(part, offsets, true), first / block * strides[0]};
 #else
+  if (all.data.format_kind != dnnl_blocked) return {};
   const auto& layout = all.data.format_desc.blocking;
   std::int64_t block = 1;
   for (int i = 0; i < layout.inner_nblks; ++i)
     if (layout.inner_idxs[i] == 0) block *= layout.inner_blks[i];
-  if (all.data.format_kind != dnnl_blocked || first % block != 0 || outputs % block != 0 ||
-      all.data.dims[0] % block != 0)
-    return {};
+  if (first % block != 0 || outputs % block != 0 || all.data.dims[0] % block != 0) return {};
   for (int i = 1; i < all.data.ndims; ++i)
     if (layout.strides[i] > layout.strides[0]) return {};
   SomeWeights some{all, first / block * layout.strides[0]};

@@ -33,7 +33,7 @@ import predict_net  # noqa: E402
 from environment import HERE, ROOT  # noqa: E402
 from loaders import find_images  # noqa: E402
 from table import Samples, better, markdown, ratio  # noqa: E402
-from turns import locked, run, say  # noqa: E402
+from turns import Failed, locked, run, say  # noqa: E402
 
 WAYS = {"eager": "PyTorch eager", "compile": "compiled", "freeze": "frozen"}
 WEIGHTS = """import sys, torch, torchvision
@@ -107,7 +107,10 @@ def main():
     if not args.ways or not set(args.ways) <= set(WAYS):
         parser.error(f"--ways: expected some of {' '.join(WAYS)}, got '{' '.join(args.ways)}'")
     if args.net:
-        return predict_net.measure(args, WEIGHTS)
+        try:
+            return predict_net.measure(args, WEIGHTS)
+        except Failed as e:
+            sys.exit(str(e))
     if len(args.batch) != 1:
         parser.error("--batch: several sizes only with --net")
     args.batch = args.batch[0]

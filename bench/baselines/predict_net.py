@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """predict.py --net: compares the forward pass of ResNet-50 alone, on images in memory, with ONNX Runtime, OpenVINO and
 PyTorch compiled with frozen weights. Every system is loaded once; their turns alternate."""
+import contextlib
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import environment
 from environment import HERE, ROOT
 from table import Samples, better, markdown, ratio
-from turns import locked, run, say
+from turns import Failed, locked, run, say
 
 PEERS = {"torch": "PyTorch, frozen", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
@@ -19,24 +20,35 @@ class Peer:
     """A system that has loaded its net and waits for turns."""
 
     def __init__(self, args, python, system, precision, model):
+        self.what = PEERS[system]
         self.started = subprocess.Popen([str(c) for c in (python, HERE / "peer_inference.py", system, model, "--precision", precision, "--threads",
                                                           args.threads, "--batch", *args.batch)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def wait(self, what):
+    def wait(self):
         line = self.started.stdout.readline().strip()
         if line != "ready":
-            self.started.kill()
-            raise environment.Unavailable(f"{what} does not run on this machine")
+            self.end()
+            raise environment.Unavailable(f"{self.what} does not run on this machine")
 
     def turn(self, batch, seconds):
-        self.started.stdin.write(f"{batch} {seconds}\n")
-        self.started.stdin.flush()
-        return json.loads(self.started.stdout.readline())
+        try:
+            self.started.stdin.write(f"{batch} {seconds}\n")
+            self.started.stdin.flush()
+            return json.loads(self.started.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError) as e:
+            raise Failed(f"{self.what}, batch {batch}: no result, status {self.end()}") from e
 
     def end(self):
-        self.started.stdin.close()
-        self.started.wait()
+        """Ends the process, if it has not ended, and returns its status."""
+        self.started.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.started.stdin.close()
+        try:
+            return self.started.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.started.kill()
+            return self.started.wait()
 
 
 def tutti(args, precision, batch):
@@ -63,21 +75,23 @@ def measure(args, weights_script):
                 try:
                     python = environment.python_of(system, say)
                     peers[system] = Peer(args, python, system, precision, weights if system == "torch" else net)
-                    peers[system].wait(PEERS[system])
+                    peers[system].wait()
                 except environment.Unavailable as e:
                     peers.pop(system, None)
                     say(f"left out: {e}")
-            for batch in args.batch:
-                for number in range(args.repeats):
-                    with locked(args.lock):
-                        turns = {"tutti": tutti(args, precision, batch), **{s: p.turn(batch, args.seconds) for s, p in peers.items()}}
-                    for system, got in turns.items():
-                        names[system] = got["system"]
-                        times.setdefault((system, precision, batch), Samples()).add(got["batch_ms"])
-                    say(f"turn {number + 1} of {args.repeats}, {precision}, batch {batch}: "
-                        + ", ".join(f"{s} {got['batch_ms']} ms" for s, got in turns.items()))
-            for peer in peers.values():
-                peer.end()
+            try:
+                for batch in args.batch:
+                    for number in range(args.repeats):
+                        with locked(args.lock):
+                            turns = {"tutti": tutti(args, precision, batch), **{s: p.turn(batch, args.seconds) for s, p in peers.items()}}
+                        for system, got in turns.items():
+                            names[system] = got["system"]
+                            times.setdefault((system, precision, batch), Samples()).add(got["batch_ms"])
+                        say(f"turn {number + 1} of {args.repeats}, {precision}, batch {batch}: "
+                            + ", ".join(f"{s} {got['batch_ms']} ms" for s, got in turns.items()))
+            finally:
+                for peer in peers.values():
+                    peer.end()
     rows = []
     for precision in precisions:
         for batch in args.batch:

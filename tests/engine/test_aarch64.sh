@@ -59,6 +59,7 @@ fi
 grep -q 'needs a little-endian processor' big_endian || fail "a big-endian target was refused with: $(head -3 big_endian)"
 
 command -v qemu-aarch64-static >/dev/null || skip qemu-aarch64-static qemu-user-static
+grep -q neoverse-n1 <<<"$(qemu-aarch64-static -cpu help)" || skip "neoverse-n1 in this QEMU" "a newer qemu-user-static"
 # expect WANT CPU [NAME=VALUE]: checks what the program prints on a processor.
 expect() {
   local got

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -114,10 +115,12 @@ std::size_t count(const Graph& g) {
       std::count_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return op_cast<O>(n.op) != nullptr; }));
 }
 
-}  // namespace
-
-TEST_CASE("threads that share an image compute the bits of one thread") {
-  for (const std::string& word : processor_backends())
+// Checks that these numbers of threads compute the bits of one thread.
+void check_threads(const std::vector<int>& counts) {
+  for (const std::string& word : processor_backends()) {
+    const auto alone = with_threads(word, 1);
+    std::vector<std::unique_ptr<Backend>> several;
+    for (const int threads : counts) several.push_back(with_threads(word, threads));
     for (const Layer& l : layers()) {
       const WeightedGraph net = with_weights(l.graph());
       for (const DType t : {DType::f32, DType::bf16})
@@ -126,11 +129,53 @@ TEST_CASE("threads that share an image compute the bits of one thread") {
           CAPTURE(l.conv.name);
           CAPTURE(name_of(t));
           CAPTURE(fold);
-          const auto one = run(*with_threads(word, 1), net, {t, fold}, l.conv.rows);
-          for (const int threads : {2, 3, 5})
-            CHECK(one == run(*with_threads(word, threads), net, {t, fold}, l.conv.rows));
+          const auto one = run(*alone, net, {t, fold}, l.conv.rows);
+          for (const auto& b : several) {
+            CAPTURE(b->threads());
+            CHECK(one == run(*b, net, {t, fold}, l.conv.rows));
+          }
         }
     }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("threads that share an image compute the bits of one thread") { check_threads({2, 5}); }
+TEST_CASE("any number of threads that share an image computes the bits of one" * doctest::test_suite("nightly")) {
+  check_threads({2, 3, 4, 5, 7});
+}
+
+TEST_CASE("a NaN that a convolution computes passes its relu") {
+  const std::vector<Layer> cases{{square_conv("1x1", 1, 64, 5, 64, 1, 1)},
+                                 {square_conv("1x1, residual", 1, 64, 5, 64, 1, 1), true, true},
+                                 {square_conv("3x3, residual", 1, 64, 8, 64, 3, 1), true, true},
+                                 {square_conv("deep", 1, 128, 4, 128, 3, 1)}};
+  for (const std::string& word : processor_backends()) {
+    const auto backend = with_threads(word, 2);
+    for (const Layer& l : cases) {
+      WeightedGraph net = with_weights(l.graph());
+      for (std::size_t v = 0; v < net.values.size(); ++v) {
+        const std::string& name = net.graph.values[v].name;
+        std::vector<float>& to = net.values[v];
+        // Finite weights; their products with the images are infinities of both signs.
+        const std::int64_t pixels = l.conv.window.kernel_h * l.conv.window.kernel_w;
+        for (std::size_t i = 0; i < to.size(); ++i) {
+          if (name == "w") to[i] = static_cast<std::int64_t>(i) / pixels % 2 == 0 ? 3e38F : -3e38F;
+          if (name == "bn.weight" || name == "bn.running_var") to[i] = 1;
+        }
+      }
+      for (const DType t : {DType::f32, DType::bf16})
+        for (const bool fold : {false, true}) {
+          CAPTURE(word);
+          CAPTURE(l.conv.name);
+          CAPTURE(name_of(t));
+          CAPTURE(fold);
+          const auto y = run(*backend, net, {t, fold}, l.conv.rows);
+          CHECK(std::all_of(y.begin(), y.end(), [](float f) { return std::isnan(f); }));
+        }
+    }
+  }
 }
 
 // Folding rounds each weight once more, and the kernels may round the sums before they add the end. With A = the same

@@ -3,13 +3,13 @@
 """Predicts the time of a training step of ResNet-50 (224x224, 256 images, bf16) on GPUs, kind of kernel by kind, and
 prints the table of docs/reference/gpu.md. No GPU is used, and nothing is fitted to a measurement of tutti.
 
-usage: predict.py PROGRAM, the test program tests/backends/test_fuse_norms of a build, which prints the bytes of
+usage: predict.py PROGRAM, the test program tests/backends/test_fuse_norms_traffic of a build, which prints the bytes of
 activations that each kind of op moves for one image, counted from the graph.
 
 A kernel takes the longer of two times: that of its bytes and that of its products. The two ends of each interval are two
 fixed pairs of efficiencies: 92 % of a copy's rate and 66 % of the products' rate, and 85 % and 55 %. A copy reaches 90 %
 of the data sheet's bandwidth, and large products 80 % of its dense bf16 rate. The first end also counts what the second
-pass of a batch norm finds in the L2 cache, which drops what was used least recently; the second end counts nothing.
+pass of a batch norm finds in the L2 cache, which drops what was used least recently; the second end does not.
 """
 import re
 import subprocess

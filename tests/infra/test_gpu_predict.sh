@@ -4,7 +4,7 @@
 # build counts.
 set -euo pipefail
 root=${TUTTI_SOURCE_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
-program=${TUTTI_BUILD_DIR:-$root/build}/tests/backends/test_fuse_norms
+program=${TUTTI_BUILD_DIR:-$root/build}/tests/backends/test_fuse_norms_traffic
 command -v python3 >/dev/null || { echo "SKIP: no python3" && exit 77; }
 [[ -x $program ]] || { echo "SKIP: no $program (built with the CUDA toolkit)" && exit 77; }
 table=$(python3 "$root/tests/gpu/predict.py" "$program")

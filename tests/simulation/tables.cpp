@@ -325,7 +325,7 @@ class Tables : private TableServers {
            std::none_of(starts_.begin(), starts_.end(), [](const Start& x) { return x.process->runs(); });
   }
   void check_end() {
-    bool lost_state = false;  // a server had not saved its state, so nothing can go on
+    bool lost_state = false;  // a server had not saved its state, so the job cannot go on
     const bool names = !async_ && killed_.size() == 1 && quiet_at_ == 0;
     bool workers_failed = false;
     for (const Start& x : starts_) {

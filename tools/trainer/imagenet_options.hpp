@@ -186,7 +186,8 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("display-every", o.disp_batches, "steps between lines of the table and log entries", Scope::rank);
   describe_log_lines(o, v);
   v("fp16", o.fp16,
-    "half precision with f32 master weights: bf16, f16 on GPUs without it; f32 on processors without AVX512-BF16");
+    "half precision with f32 master weights: bf16, f16 on GPUs without it; f32 on processors without bf16 "
+    "instructions");
   v("precision", o.precision, "f32, bf16 or, with cuda, f16; auto: by --fp16", Scope::training);
   describe_machine(o, v);
   v("print-schedule", o.print_schedule, "print step, epoch and rate of every line of the table, and stop");

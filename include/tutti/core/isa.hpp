@@ -77,7 +77,11 @@ inline constexpr Isa isas[] = {
 #elif defined(__aarch64__)
   isa = Isa::neon;
 #if defined(__linux__)
-  constexpr unsigned long bf16_bit = 1UL << 14;  // HWCAP2_BF16, which older headers do not define
+#ifdef HWCAP2_BF16
+  constexpr unsigned long bf16_bit = HWCAP2_BF16;
+#else
+  constexpr unsigned long bf16_bit = 1UL << 14;  // older headers do not define it
+#endif
   if ((::getauxval(AT_HWCAP2) & bf16_bit) != 0) isa = Isa::neon_bf16;
 #endif
 #endif
@@ -156,8 +160,6 @@ inline constexpr Isa isas[] = {
   template <class... P, class... A>                                        \
   void name(::tutti::cpu::Isa isa, A... a) {                               \
     switch (isa) {                                                         \
-      case ::tutti::cpu::Isa::baseline:                                    \
-        return name##_dispatch<P...>::template baseline<A...>(a...);       \
       case ::tutti::cpu::Isa::avx2:                                        \
         return name##_dispatch<P...>::template avx2<A...>(a...);           \
       case ::tutti::cpu::Isa::avx512_bf16:                                 \
@@ -167,7 +169,7 @@ inline constexpr Isa isas[] = {
       case ::tutti::cpu::Isa::avx512:                                      \
         return name##_dispatch<P...>::template avx512<A...>(a...);         \
       default:                                                             \
-        break;                                                             \
+        return name##_dispatch<P...>::template baseline<A...>(a...);       \
     }                                                                      \
   }                                                                        \
   static_assert(true)

@@ -109,6 +109,7 @@ class Backend {
   // Merges chains of ops in a training graph into one op, if that is faster on this backend.
   virtual void rewrite(Graph&, DType /*compute*/) {}
   // Returns whether it has kernels of convolutions with a bias, a sum and a relu at their ends (cpu::EndedConvolution).
+  // CpuOps makes them of any convolution that computes rows independently; a backend derived from it chooses.
   [[nodiscard]] virtual bool ends_convolutions() const { return false; }
   // Runs f, which starts ops, or replays what was captured in an earlier call with the same key. scalars: null if f
   // itself sets the scale of the loss (StepFinisher::begin).

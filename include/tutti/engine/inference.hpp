@@ -44,8 +44,8 @@ struct InferenceOptions {
 
 // Runs a net without training: no gradients, and only the memory of the largest batch's forward pass. The weights are
 // copied, and packed once in the form that the kernels read. All threads of the backend work on a batch; if it has
-// fewer images than threads, they share each image. Without folding, the logits have the bits of Executor::evaluate().
-// To train, use an Executor.
+// fewer images than threads, they share each image. Without folding, the logits have the bits of Executor::evaluate(),
+// if the kernels compute the same bits for parts of an image (NodeDesc::parts). To train, use an Executor.
 class Inference {
  public:
   using Options = InferenceOptions;

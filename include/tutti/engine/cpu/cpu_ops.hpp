@@ -46,7 +46,6 @@ class CpuOps : public HostBackend {
   [[nodiscard]] int threads_of_division() const noexcept { return fixed_ ? 4 : threads(); }
   void fix_division() override { fixed_ = true; }
   void reuse_weights() override { shared_.reuses_weights = true; }
-  [[nodiscard]] bool ends_convolutions() const override { return true; }
   [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<BitFact> bits_depend_on() const override;
   using Backend::parallel;
   void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override { pool_->run_loops(loops, f); }

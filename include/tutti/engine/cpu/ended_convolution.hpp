@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/error.hpp>
 #include <tutti/engine/cpu/convolution_end.hpp>
 #include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/cpu/norm/norm_kernels.hpp>
@@ -20,11 +21,12 @@ class EndedConvolutionKernel final : public Kernel {
  public:
   using Make = std::function<std::unique_ptr<Kernel>(const Op&, const NodeDesc&)>;  // Backend::kernel
 
+  // Throws UsageError if the kernel of the convolution does not compute whole lines in each task.
   EndedConvolutionKernel(const EndedConvolution& o, Isa isa, const NodeDesc& d, const Make& make)
       : end_(o), isa_(isa), parts_(d.parts), ones_(static_cast<std::size_t>(d.out[0].shape[1]), 1.0F) {
     NodeDesc plain = d;
     plain.in.resize(2);
-    kernel_ = make(o.convolution, plain);
+    kernel_ = need(o, make(o.convolution, plain));
     if (auto* const takes = dynamic_cast<TakesEnd*>(kernel_.get())) {
       takes->take_end(end_);
       adds_ = false;
@@ -33,13 +35,22 @@ class EndedConvolutionKernel final : public Kernel {
     bands_ = dynamic_cast<const ComputesBands*>(kernel_.get());
     if (bands_ != nullptr) return;
     plain.parts = 1;
-    kernel_ = make(o.convolution, plain);
+    kernel_ = need(o, make(o.convolution, plain));
+    // The end is added to all of a call's output.
+    const Partition cut = kernel_->cut();
+    if (cut.division != Division::rows && (cut.division != Division::whole || cut.tasks != 1))
+      fail<UsageError>(tutti::name_of(o.convolution), "a kernel that computes rows independently, or all in one task",
+                       "another division", "let the backend's ends_convolutions() return false");
   }
 
   [[nodiscard]] Partition cut() override { return kernel_->cut(); }
   [[nodiscard]] std::size_t packed_bytes() override { return kernel_->packed_bytes(); }
   void pack(const TensorRef& w, void* to) override { kernel_->pack(w, to); }
-  void prepare(const PrepareInfo& i) override { kernel_->prepare(i); }
+  void prepare(const PrepareInfo& i) override {
+    PrepareInfo of_kernel = i;
+    if (adds_ && bands_ == nullptr) of_kernel.desc.parts = 1;
+    kernel_->prepare(of_kernel);
+  }
   [[nodiscard]] bool is_fallback() const override { return kernel_->is_fallback(); }
   void run(Call& c) override {
     kernel_->run(c);
@@ -62,6 +73,11 @@ class EndedConvolutionKernel final : public Kernel {
   }
 
  private:
+  [[nodiscard]] static std::unique_ptr<Kernel> need(const EndedConvolution& o, std::unique_ptr<Kernel> k) {
+    if (k == nullptr) fail<UsageError>(tutti::name_of(o.convolution), "a kernel of the backend", "no kernel");
+    return k;
+  }
+
   ConvolutionEnd end_;
   Isa isa_;
   int parts_;

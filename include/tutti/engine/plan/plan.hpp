@@ -69,6 +69,7 @@ struct Plan {  // A graph that is ready to run: order, positions and sizes.
   DType compute = DType::f32, master = DType::f32;
   bool training = false;
   int shards = 1;
+  int parts = 1;  // NodeDesc::parts
   std::vector<Segment> segments;
   std::vector<ValuePlace> values;
   std::vector<Partition> partitions;        // per node
@@ -90,7 +91,8 @@ struct NodeDesc {
   std::int64_t rows = 0;
   int shards = 1;
   // Into how many tasks an op that computes rows independently may cut the images of this batch, with Division::whole,
-  // because there are fewer rows than threads; 1: into none. The tasks compute the same bits as the uncut op.
+  // because there are fewer rows than threads; 1: into none. The tasks of tutti's own kernels compute the same
+  // bits as the uncut op; oneDNN's are tested to do so for some shapes.
   int parts = 1;
 };
 

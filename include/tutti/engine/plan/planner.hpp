@@ -67,6 +67,7 @@ class Planner {
     p_.master = o.master;
     p_.training = o.training;
     p_.shards = static_cast<int>(std::min<std::int64_t>(o.shards, o.rows));
+    p_.parts = o.parts;
     describe(parameters, states);
     ask();
     cut();

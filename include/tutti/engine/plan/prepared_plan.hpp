@@ -98,6 +98,7 @@ inline void prepare_kernels(const Backend& b, PreparedPlan& p) {
       info.desc.compute = p.plan.compute;
       info.desc.rows = p.plan.rows;
       info.desc.shards = p.plan.shards;
+      info.desc.parts = p.plan.parts;
       info.partition = p.plan.partitions[i];
       info.chunk_rows = detail::chunk_sizes(p.plan, seg);
       info.workers = b.threads();

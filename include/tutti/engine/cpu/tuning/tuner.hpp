@@ -73,6 +73,7 @@ class Tuner {
     d.in[0].shape[0] = rows;
     (is_weight_gradient(op) ? d.in[1] : d.out[0]).shape[0] = rows;
     d.shards = static_cast<int>(std::min<std::int64_t>(shards, rows));
+    d.parts = 1;
     return d;
   }
 

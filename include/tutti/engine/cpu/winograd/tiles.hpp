@@ -235,6 +235,9 @@ TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
   auto* const pixels = static_cast<std::byte*>(a.to);
   const auto* const residual = static_cast<const std::byte*>(a.residual);
   alignas(64) T buffer[out][out][lanes], added[out][out][lanes];
+  if (residual != nullptr)  // pixels outside are loaded too
+    for (auto& across : added)
+      for (auto& pixel : across) std::fill_n(static_cast<T*>(pixel), lanes, T{});
   V low;
   broadcast<I>(low, a.relu ? 0.0F : -std::numeric_limits<float>::infinity());
   for (std::int64_t k = 0; k < a.count; ++k) {
