@@ -4,11 +4,7 @@
 
 Compiles the kernels with aarch64-linux-gnu-g++ (Debian: g++-aarch64-linux-gnu), finds the innermost loops that multiply, and
 counts their products and their accesses to the stack. llvm-mca (Debian: llvm-19) estimates the cycles of an iteration and the
-<<<<<<< HEAD
 bound, which is the time of the busiest unit of the processor. These are models of processors, not
-=======
-bound, which is the time of the busiest unit of the processor without waits. These are models of processors, not
->>>>>>> 4d3074e5dc9350a87f623c4f745c7c7263655da4
 measurements. Ends with status 1 if a loop accesses the stack or takes 15 % longer than its bound on Neoverse V2."""
 import argparse
 import re
