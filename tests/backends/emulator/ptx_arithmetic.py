@@ -180,13 +180,20 @@ def reciprocal(f, i):
     if "approx" in i.parts:
         if i.type == "f64":
             _require(i, ("f64",), ("approx", "ftz"))
-            return f"rcp_approx({_operands(f, i)[0]})"
+            return f"rcp_gross({_operands(f, i)[0]})"
         return _approximate("rcp_approx")(f, i)
     _require(i, FLOATS, (*ROUNDING, "ftz"))
     value = _inputs(i, _operands(f, i))[0]
     mode = next((ROUNDING[m] for m in i.parts if m in ROUNDING), "FE_TONEAREST")
     to = C_TYPE[i.type]
     return _finish(i, f"div(({to})1, {value})" if mode == "FE_TONEAREST" else f"in_mode<{mode}>(div<{to}>, ({to})1, {value})")
+
+
+def reciprocal_root(f, i):
+    if i.type != "f64":
+        return _approximate("rsqrt_approx")(f, i)
+    _require(i, ("f64",), ("approx", "ftz"))
+    return f"{'rsqrt_gross' if 'ftz' in i.parts else 'rsqrt_f64'}({_operands(f, i)[0]})"
 
 
 def square_root(f, i):
@@ -254,7 +261,7 @@ ARITHMETIC = {
     "bfe": _function("extract_bits", INTEGERS[2:], {1: "u32", 2: "u32"}), "lop3": _function("logic_of_three", ("b32",)),
     "popc": _function("count_ones", ("b32", "b64")), "clz": _function("leading_zeros", ("b32", "b64")),
     "brev": _function("reversed_bits", ("b32", "b64")), "copysign": _function("with_sign_of", FLOATS),
-    "rcp": reciprocal, "sqrt": square_root, "rsqrt": _approximate("rsqrt_approx", FLOATS), "ex2": _approximate("ex2_approx"),
+    "rcp": reciprocal, "sqrt": square_root, "rsqrt": reciprocal_root, "ex2": _approximate("ex2_approx"),
     "lg2": _approximate("lg2_approx"), "sin": _approximate("sin_approx"), "cos": _approximate("cos_approx"),
     "tanh": _approximate("tanh_approx"), "cvt": convert,
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 // What the C++ that ptx_emit.py writes calls: PTX's arithmetic with its rules for NaNs, zeros and shifts, and memory
-// accesses, which the emulator checks. The rules are those of NVIDIA's "PTX ISA", version 9.0. It includes little,
+// accesses, which the emulator checks. The rules are those of NVIDIA's "PTX ISA", version 9.1. It includes little,
 // because each kernel is compiled alone.
 #include <cfenv>
 #include <cstdint>

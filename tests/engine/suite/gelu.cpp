@@ -109,7 +109,9 @@ void check_gelu(Backend& backend, DType t, double relative, double off) {
 }  // namespace
 
 void check_gelu(Backend& backend) {
-  check_gelu<float>(backend, DType::f32, 0x1p-23, 2.5e-7);
+  // On a GPU the formula has an approximate quotient, which may be off by 2 units in the last place ("PTX ISA",
+  // div.approx): 2.4e-7 at zero, where the slope of the formula is 1.45.
+  check_gelu<float>(backend, DType::f32, 0x1p-23, backend.memory().on_host() ? 2.5e-7 : 4.5e-7);
   check_gelu<bf16>(backend, DType::bf16, 0x1p-8, 2.5e-7);
   if (backend.computes_in(DType::f16)) check_gelu<f16>(backend, DType::f16, 0x1p-10, 2.5e-7);
   if (backend.computes_in(DType::f64)) check_gelu<double>(backend, DType::f64, 1e-15, 1e-16);
