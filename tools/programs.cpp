@@ -11,14 +11,14 @@
 #include "examples/train_imagenet.cpp"
 #undef main
 #define main tutti_train
-#include "tools/tutti_train.cpp"
+#include "tutti_train.cpp"
 #undef main
 #define main tutti_export
-#include "tools/tutti_export.cpp"
+#include "tutti_export.cpp"
 #undef main
 // Last, because it names namespaces for the whole file.
 #define main tutti_predict
-#include "tools/tutti_predict.cpp"
+#include "tutti_predict.cpp"
 #undef main
 
 int main(int argc, char** argv) {

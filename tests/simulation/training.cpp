@@ -291,7 +291,7 @@ void check_audit_files(Job& job) {
   }
 }
 // Checks that each epoch has its line. Later lines of an earlier generation do not count. A rank 0 that is lost between
-// the work of an epoch and its line writes none.
+// the work of an epoch and its line does not write it.
 void check_log(Job& job) {
   std::set<std::int64_t> reported;
   std::int64_t generation = 0;

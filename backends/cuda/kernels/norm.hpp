@@ -3,8 +3,8 @@
 
 // Source of the passes of batch norm over all pixels of a channel, NHWC; norm_kernels.hpp has the kernels that make
 // them. A block has 256 threads: 2^lw threads for V channels each, times rows (pixels). blockIdx.x: the channels.
-// `number`: the chunk of rows. Partial sums are [chunk][2][channels]. They are added in the order of the chunks, so that sums are the
-// same in every run.
+// `number`: the chunk of rows. Partial sums are [chunk][2][channels], which are added in the order of the chunks, so
+// that sums are the same in every run.
 namespace tutti::cuda::kernels {
 
 inline constexpr char norm[] = R"cuda(
