@@ -18,7 +18,7 @@ from compile_cost import COMPILER, PROGRAMS, commands, measure
 from sources import skip
 
 # For each of PROGRAMS: the MB allocated in total, the peak in MB, and the target for the peak in MB.
-REACHED = [(568, 427, 500), (1854, 1042, 500), (290, 296, 300)]
+REACHED = [(580, 433, 500), (1923, 1081, 500), (297, 301, 300)]
 VERSION = "12.2.0"
 YARDSTICKS = [264, 207]  # MB allocated in total by GCC 12.2
 SLACK_TAKEN, SLACK_PEAK = 1.03, 1.25

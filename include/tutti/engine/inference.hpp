@@ -34,6 +34,7 @@
 
 namespace tutti {
 
+// How a net predicts.
 struct InferenceOptions {
   DType compute = DType::f32;  // f32, bf16; f64 on ReferenceBackend, f16 on CUDA
   // Folds batch norms into the weights of the convolutions before them, if the backend's convolutions add a bias, a
