@@ -72,6 +72,7 @@ class BasicCudaBackend : public Core {
   void fix_division() override {
     options_.deterministic = options_.fixed_kernels = true;
     options_.autotune = false;
+    norms_once_.keep_separate();
     convolutions_ = std::make_unique<C>(device(), convolution_options(options_));
     if constexpr (HasAsyncBegin<C>) convolutions_->begin();
   }
@@ -154,6 +155,7 @@ class BasicCudaBackend : public Core {
   [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormBackwardFromMask&, const PrepareInfo& i) {
     launcher_.begin(i.desc.compute);
     workspace_.reserve(mask_tiles(i.desc.in[0].shape).workspace_bytes());
+    norms_once_.reserve();
     return {};
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::BiasBackward&, const PrepareInfo& i) {

@@ -18,8 +18,11 @@ namespace tutti {
 class NcclGradientMemory {
  public:
   explicit NcclGradientMemory(const NcclRegistration& functions) : f_(functions) {}
+  // The communicator has ended. The device may still run kernels that use this memory, and NCCL does not wait for them.
   ~NcclGradientMemory() {
-    if (data_ != nullptr) f_.release(data_);
+    if (data_ == nullptr) return;
+    cudaStreamSynchronize(device_->stream());
+    f_.release(data_);
   }
   NcclGradientMemory(const NcclGradientMemory&) = delete;
   NcclGradientMemory& operator=(const NcclGradientMemory&) = delete;
@@ -28,7 +31,8 @@ class NcclGradientMemory {
   // itself. Call it once, and not while a graph is captured.
   [[nodiscard]] std::span<std::byte> allocate(NcclGroup& group, std::size_t bytes) {
     if (!f_.complete() || data_ != nullptr || bytes == 0) return {};
-    group.device().use();
+    device_ = &group.device();
+    device_->use();
     if (f_.allocate(&data_, bytes) != ncclSuccess) {
       data_ = nullptr;
       cudaGetLastError();  // clears the error: it is not sticky
@@ -53,6 +57,7 @@ class NcclGradientMemory {
 
  private:
   NcclRegistration f_;
+  const cuda::Device* device_ = nullptr;
   void *data_ = nullptr, *handle_ = nullptr;
 };
 

@@ -106,8 +106,8 @@ def build_programs(jobs):
         "-DTUTTI_BUILD_EXAMPLES=ON", "-DTUTTI_EIGEN_NATIVE=OFF", "-DCMAKE_DISABLE_FIND_PACKAGE_MPIC=ON",
         f"-DCMAKE_CXX_FLAGS=-ffile-prefix-map={ROOT}=.", stdout=sys.stderr)
     # Targets by name: a build of all examples takes several times as long.
-    run("cmake", "--build", build, "--parallel", jobs, "--target", *MERGED, "tutti-launch", "tutti-report", "tutti-data", "tutti-check-audit",
-        "generate-trainer", stdout=sys.stderr)
+    run("cmake", "--build", build, "--parallel", jobs, "--target", *MERGED, "tutti-programs", "tutti-launch", "tutti-report", "tutti-data",
+        "tutti-check-audit", "generate-trainer", stdout=sys.stderr)
     return build
 
 

@@ -22,6 +22,9 @@ class NormOnce {
     if (arrived_.bytes() > 0) return;
     arrived_ = Buffer(memory_, sizeof(unsigned));  // which contains zero
   }
+  // From now on run() returns false: the compiler may contract products and sums of the two forms differently, and
+  // which one runs depends on the GPU and on the number of ranks.
+  void keep_separate() noexcept { separate_ = true; }
   // Returns the number on which the blocks wait for each other.
   [[nodiscard]] void* arrived() const noexcept { return arrived_.data(); }
 
@@ -33,7 +36,8 @@ class NormOnce {
   [[nodiscard]] bool run(DType t, OpKernel k, dim3 grid, std::int64_t bytes, A... arguments) const {
     const Device& device = memory_.device();
     const cudaDeviceProp& p = device.properties();
-    if (arrived_.bytes() == 0 || p.cooperativeLaunch == 0 || device.ranks() > 1 || !fits_cache(bytes, p.l2CacheSize))
+    if (separate_ || arrived_.bytes() == 0 || p.cooperativeLaunch == 0 || device.ranks() > 1 ||
+        !fits_cache(bytes, p.l2CacheSize))
       return false;
     return launcher_.op_together(t, k, grid, Launcher::block, arguments...);
   }
@@ -42,6 +46,7 @@ class NormOnce {
   DeviceMemory& memory_;
   Launcher& launcher_;
   Buffer arrived_;
+  bool separate_ = false;
 };
 
 }  // namespace tutti::cuda
