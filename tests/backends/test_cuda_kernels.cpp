@@ -69,7 +69,7 @@ TEST_CASE("every kernel compiles for sm_70, in a build with CUDA 12") {
     std::puts("SKIP: CUDA 13 does not compile for sm_70; test_cuda_kernels_volta does it with CUDA 12's NVRTC");
 }
 TEST_CASE("every kernel compiles for sm_75" * doctest::test_suite("nightly")) { compile_all(75); }
-TEST_CASE("every kernel compiles for sm_80") { compile_all(80); }
+TEST_CASE("every kernel compiles for sm_80" * doctest::test_suite("nightly")) { compile_all(80); }
 TEST_CASE("every kernel compiles for sm_90") { compile_all(90); }
 TEST_CASE("every kernel compiles for sm_100" * doctest::test_suite("nightly")) { compile_all(100); }
 TEST_CASE("every kernel compiles for sm_120" * doctest::test_suite("nightly")) { compile_all(120); }
