@@ -13,10 +13,10 @@ namespace tutti {
 
 // The functions of NCCL 2.19 and newer for memory from which NCCL's kernels read directly, null in an older NCCL.
 struct NcclRegistration {
-  ncclResult_t (*allocate)(void**, std::size_t) = nullptr;                        // ncclMemAlloc
-  ncclResult_t (*release)(void*) = nullptr;                                       // ncclMemFree
-  ncclResult_t (*enter)(const ncclComm_t, void*, std::size_t, void**) = nullptr;  // ncclCommRegister
-  ncclResult_t (*leave)(const ncclComm_t, void*) = nullptr;                       // ncclCommDeregister
+  ncclResult_t (*allocate)(void**, std::size_t) = nullptr;                  // ncclMemAlloc
+  ncclResult_t (*release)(void*) = nullptr;                                 // ncclMemFree
+  ncclResult_t (*enter)(ncclComm_t, void*, std::size_t, void**) = nullptr;  // ncclCommRegister
+  ncclResult_t (*leave)(ncclComm_t, void*) = nullptr;                       // ncclCommDeregister
   [[nodiscard]] bool complete() const noexcept {
     return allocate != nullptr && release != nullptr && enter != nullptr && leave != nullptr;
   }
@@ -35,8 +35,8 @@ inline const cuda::Library& nccl_library() {
 [[nodiscard]] inline NcclRegistration nccl_registration() {
   const cuda::Library& l = nccl_library();
   return {l.find<ncclResult_t(void**, std::size_t)>("ncclMemAlloc"), l.find<ncclResult_t(void*)>("ncclMemFree"),
-          l.find<ncclResult_t(const ncclComm_t, void*, std::size_t, void**)>("ncclCommRegister"),
-          l.find<ncclResult_t(const ncclComm_t, void*)>("ncclCommDeregister")};
+          l.find<ncclResult_t(ncclComm_t, void*, std::size_t, void**)>("ncclCommRegister"),
+          l.find<ncclResult_t(ncclComm_t, void*)>("ncclCommDeregister")};
 }
 
 }  // namespace tutti

@@ -23,7 +23,10 @@ class EndedConvolutionKernel final : public Kernel {
 
   // Throws UsageError if the kernel of the convolution does not compute whole lines in each task.
   EndedConvolutionKernel(const EndedConvolution& o, Isa isa, const NodeDesc& d, const Make& make)
-      : end_(o), isa_(isa), parts_(d.parts), ones_(static_cast<std::size_t>(d.out[0].shape[1]), 1.0F) {
+      : end_(static_cast<const ConvolutionEnd&>(o)),
+        isa_(isa),
+        parts_(d.parts),
+        ones_(static_cast<std::size_t>(d.out[0].shape[1]), 1.0F) {
     NodeDesc plain = d;
     plain.in.resize(2);
     kernel_ = need(o, make(o.convolution, plain));
