@@ -38,15 +38,22 @@ int main(int argc, char** argv) {
                std::to_string(c.kernel) + "s" + std::to_string(c.stride) + "/b" + std::to_string(batch);
       o.model = [net] { return net.graph(); };
       o.rows = batch;
-      // Each pass reads or writes the input and the output once.
+      // Each pass reads or writes the input and the output once. Here: half their elements.
       const double values =
-          static_cast<double>(batch * c.channels) *
+          0.5 * static_cast<double>(batch * c.channels) *
           static_cast<double>(c.size * c.size + conv.window.out_h(c.size) * conv.window.out_w(c.size));
-      o.passes = {{"forward", [](const Graph& g) { return bench::find_node<op::Conv2d>(g, "conv"); }, 0, values},
-                  {"backward_data", [](const Graph& g) { return bench::find_node<op::Conv2dBackwardData>(g, "conv"); },
-                   0, values},
-                  {"backward_weights",
-                   [](const Graph& g) { return bench::find_node<op::Conv2dBackwardWeights>(g, "conv"); }, 0, values}};
+      o.passes = {
+          {"forward", [](const Graph& g) { return bench::find_node<op::Conv2d>(g, "conv"); }, 0, {{1, 1}}, values},
+          {"backward_data",
+           [](const Graph& g) { return bench::find_node<op::Conv2dBackwardData>(g, "conv"); },
+           0,
+           {{1, 1}},
+           values},
+          {"backward_weights",
+           [](const Graph& g) { return bench::find_node<op::Conv2dBackwardWeights>(g, "conv"); },
+           0,
+           {{2, 0}},
+           values}};
       bench::add_op(o, options);
     }
   });

@@ -2,8 +2,10 @@
 #include "machine.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,25 +23,50 @@ double peak(DType precision, int threads) {
   return gflops;
 }
 
-double memory_bandwidth(int threads) {
-  static std::map<int, double> known;
+namespace {
+
+// Reads `count` arrays and writes the combination of their values, or adds it to a sum.
+template <int count, bool writes>
+void read_and_write(const std::vector<std::vector<std::uint32_t>>& arrays, std::vector<std::uint32_t>& to) {
+  const std::uint32_t *a = arrays[0].data(), *b = arrays[count > 1 ? 1 : 0].data(), *c = arrays[count - 1].data();
+  std::uint32_t* const out = to.data();
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < arrays[0].size(); ++i) {
+    std::uint32_t v = a[i] + 1;
+    if constexpr (count > 1) v ^= b[i];
+    if constexpr (count > 2) v ^= c[i];
+    if constexpr (writes)
+      out[i] = v;
+    else
+      sum ^= v;
+  }
+  measured::keep(sum);
+  measured::keep(out);
+}
+
+}  // namespace
+
+double memory_bandwidth(int threads, const Traffic& traffic) {
+  static std::map<std::tuple<int, int, int>, double> known;
   static constexpr std::size_t n = 16 << 20;
-  double& gbytes = known[threads];
+  using Loop = void (*)(const std::vector<std::vector<std::uint32_t>>&, std::vector<std::uint32_t>&);
+  static constexpr Loop loops[3][2] = {{read_and_write<1, false>, read_and_write<1, true>},
+                                       {read_and_write<2, false>, read_and_write<2, true>},
+                                       {read_and_write<3, false>, read_and_write<3, true>}};
+  double& gbytes = known[{threads, traffic.reads, traffic.writes}];
   if (gbytes == 0) {
+    const Loop loop = loops[traffic.reads - 1][traffic.writes];
     const double seconds = measured::timed(
         threads,
-        [] {
-          auto a = std::make_shared<std::vector<float>>(n, 1.0F), b = std::make_shared<std::vector<float>>(n, 2.0F),
-               c = std::make_shared<std::vector<float>>(n);
-          return measured::Job([=] {
-            const float *p = a->data(), *q = b->data();
-            float* to = c->data();
-            for (std::size_t i = 0; i < n; ++i) to[i] = p[i] + 0.5F * q[i];
-            measured::keep(to);
-          });
+        [&] {
+          auto from = std::make_shared<std::vector<std::vector<std::uint32_t>>>(traffic.reads,
+                                                                                std::vector<std::uint32_t>(n, 1));
+          auto to = std::make_shared<std::vector<std::uint32_t>>(n);
+          return measured::Job([=] { loop(*from, *to); });
         },
         CLOCK_THREAD_CPUTIME_ID, 0.05, 4);
-    gbytes = threads * 3.0 * n * sizeof(float) / seconds * 1e-9;
+    gbytes =
+        threads * (traffic.reads + traffic.writes) * static_cast<double>(n * sizeof(std::uint32_t)) / seconds * 1e-9;
   }
   return gbytes;
 }

@@ -10,8 +10,13 @@ namespace tutti::bench {
 // instructions, returns the value of f32.
 [[nodiscard]] double peak(DType precision, int threads);
 
-// Returns the GB/s of `threads` threads together that add two arrays into a third one. Each array is far larger than a
-// cache. Counts two reads and one write.
-[[nodiscard]] double memory_bandwidth(int threads);
+// How many arrays a loop over memory reads (1 to 3) and writes (0 or 1).
+struct Traffic {
+  int reads = 2, writes = 1;
+};
+
+// Returns the GB/s of `threads` threads together, each with a loop that does nothing else than this traffic, by
+// ordinary stores. Each array has 64 MB. The bytes are those that the loop reads and writes.
+[[nodiscard]] double memory_bandwidth(int threads, const Traffic& traffic = {});
 
 }  // namespace tutti::bench

@@ -10,6 +10,8 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/graph/graph.hpp>
 
+#include "machine.hpp"
+
 // The common part of the benchmark programs.
 namespace tutti::bench {
 
@@ -34,8 +36,11 @@ void report_failure(const std::string& name, const char* what);
 struct Pass {
   std::string_view direction;  // "forward", "backward" and so on
   std::function<NodeId(const Graph&)> node;
-  double flops = 0;     // for the counters GFLOP/s and %peak
-  double elements = 0;  // of activations, read and written; for the counters GB/s and %bandwidth
+  double flops = 0;  // for the counters GFLOP/s and %peak
+  // For the counters GB/s and %bandwidth: what each loop over the activations reads and writes, and their elements. The
+  // limit of a loop is that of memory_bandwidth() for the same traffic.
+  std::vector<Traffic> loops;
+  double elements = 0;
 };
 
 // An op in a net, with its passes. One step of the net times all passes.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -20,18 +21,52 @@ namespace tutti::cpu {
 
 namespace detail {
 
-// Calls f.template operator()<registers>(first channel) for strips of four registers (for the types that gain most) and
-// of one. Returns the first remaining channel. T: the type of the data.
+// Calls f.template operator()<registers>(first channel, first pixel, last pixel + 1) for strips of four registers (for
+// the types that gain most) and of one, which together have the channels from `first` to the last whole register. If a
+// pixel has more channels than four registers, a call gets four pixels, so that all arrays are read and written nearly
+// in the order of their addresses. T: the type of the data.
 template <Isa I, class T, class Fn>
-TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
+TUTTI_INLINE void strips(std::int64_t pixels, std::int64_t first, std::int64_t end, Fn&& f) {
   constexpr int width = lanes_of<I>;
-  std::int64_t c = 0;
   // With registers of 4 lanes, a strip of one would use a quarter of each cache line.
   constexpr bool narrow = has_many_registers<I> && width == 4;
-  if constexpr (narrow || I == Isa::avx512_bf16 || (I == Isa::avx512 && std::is_same_v<T, float>))
-    for (; c + 4 * width <= channels; c += 4 * width) f.template operator()<4>(c);
-  for (; c + width <= channels; c += width) f.template operator()<1>(c);
-  return c;
+  constexpr bool wide = narrow || I == Isa::avx512_bf16 || (I == Isa::avx512 && std::is_same_v<T, float>);
+  const std::int64_t block = end - first > 4 * width ? 4 : pixels;
+  for (std::int64_t i = 0; i < pixels; i += block) {
+    const std::int64_t last = std::min(i + block, pixels);
+    std::int64_t c = first;
+    if constexpr (wide)
+      for (; c + 4 * width <= end; c += 4 * width) f.template operator()<4>(c, i, last);
+    for (; c + width <= end; c += width) f.template operator()<1>(c, i, last);
+  }
+}
+
+// Adds two sums for each channel. Calls f as strips() does, with two more arguments: where it adds the sums of its
+// channels, as floats. Returns the first channel that is not in a whole register.
+template <Isa I, class T, class Fn>
+TUTTI_INLINE std::int64_t sum_strips(std::int64_t pixels, std::int64_t channels, double* one, double* other, Fn&& f) {
+  constexpr std::int64_t most = 1024;
+  const std::int64_t whole = channels / lanes_of<I> * lanes_of<I>;
+  alignas(64) float sums[2][most];
+  for (std::int64_t first = 0; first < whole; first += most) {
+    const std::int64_t end = std::min(first + most, whole);
+    for (auto& some : sums) std::fill_n(static_cast<float*>(some), end - first, 0.0F);
+    strips<I, T>(pixels, first, end, [&]<int N>(std::int64_t c, std::int64_t i, std::int64_t last) TUTTI_LAMBDA {
+      f.template operator()<N>(c, i, last, sums[0] + (c - first), sums[1] + (c - first));
+    });
+    for (std::int64_t c = first; c < end; ++c) {
+      one[c] += static_cast<double>(sums[0][c - first]);
+      other[c] += static_cast<double>(sums[1][c - first]);
+    }
+  }
+  return whole;
+}
+
+template <Isa I>
+TUTTI_INLINE void add_to(float* sum, const F<I>& v) {
+  F<I> before;
+  load<I>(before, sum);
+  store<I>(sum, before + v);
 }
 
 }  // namespace detail
@@ -42,38 +77,36 @@ template <Isa I, class T>
 TUTTI_INLINE void norm_statistics_body(const T* x, std::int64_t pixels, std::int64_t channels, const float* pivot,
                                        double* sum, double* squares) {
   constexpr int width = lanes_of<I>;
-  std::int64_t c = detail::strips<I, T>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
-    // Two accumulators for each sum hide the latency of the addition.
-    F<I> s[2][N], q[2][N], k[N];
-    for (int j = 0; j < N; ++j) {
-      s[0][j] = s[1][j] = q[0][j] = q[1][j] = F<I>{};
-      load<I>(k[j], pivot + first + j * width);
-    }
-    const T* p = x + first;
-    std::int64_t i = 0;
-    for (; i + 2 <= pixels; i += 2)
-      for (int u = 0; u < 2; ++u, p += channels)
+  std::int64_t c = detail::sum_strips<I, T>(
+      pixels, channels, sum, squares,
+      [&]<int N>(std::int64_t first, std::int64_t i, std::int64_t last, float* sums, float* other) TUTTI_LAMBDA {
+        // Two accumulators for each sum hide the latency of the addition.
+        F<I> s[2][N], q[2][N], k[N];
         for (int j = 0; j < N; ++j) {
-          F<I> d;
-          load<I>(d, p + j * width);
-          d -= k[j];
-          s[u][j] += d;
-          q[u][j] += d * d;
+          s[0][j] = s[1][j] = q[0][j] = q[1][j] = F<I>{};
+          load<I>(k[j], pivot + first + j * width);
         }
-    if (i < pixels)
-      for (int j = 0; j < N; ++j) {
-        F<I> d;
-        load<I>(d, p + j * width);
-        d -= k[j];
-        s[0][j] += d;
-        q[0][j] += d * d;
-      }
-    for (int j = 0; j < N; ++j)
-      for (int u = 0; u < 2; ++u) {
-        add_lanes<I>(sum + first + j * width, s[u][j]);
-        add_lanes<I>(squares + first + j * width, q[u][j]);
-      }
-  });
+        const T* p = x + i * channels + first;
+        const auto add = [&](int u) TUTTI_LAMBDA {
+          for (int j = 0; j < N; ++j) {
+            F<I> d;
+            load<I>(d, p + j * width);
+            d -= k[j];
+            s[u][j] += d;
+            q[u][j] += d * d;
+          }
+          p += channels;
+        };
+        for (; i + 2 <= last; i += 2) {
+          add(0);
+          add(1);
+        }
+        if (i < last) add(0);
+        for (int j = 0; j < N; ++j) {
+          detail::add_to<I>(sums + j * width, s[0][j] + s[1][j]);
+          detail::add_to<I>(other + j * width, q[0][j] + q[1][j]);
+        }
+      });
   for (; c < channels; ++c)
     for (std::int64_t i = 0; i < pixels; ++i) {
       const double d = static_cast<double>(static_cast<float>(x[i * channels + c])) - static_cast<double>(pivot[c]);
@@ -94,13 +127,13 @@ TUTTI_INLINE void norm_apply_body(const T* x, const T* residual, T* y, std::int6
   constexpr int width = lanes_of<I>;
   F<I> low;
   broadcast<I>(low, relu ? 0.0F : -std::numeric_limits<float>::infinity());
-  const auto strip = [&]<int N, bool Residual>(std::int64_t first) TUTTI_LAMBDA {
+  const auto strip = [&]<int N, bool Residual>(std::int64_t first, std::int64_t i, std::int64_t last) TUTTI_LAMBDA {
     F<I> a[N], b[N];
     for (int j = 0; j < N; ++j) {
       load<I>(a[j], scale + first + j * width);
       load<I>(b[j], shift + first + j * width);
     }
-    for (std::int64_t i = 0, k = first; i < pixels; ++i, k += channels)
+    for (std::int64_t k = i * channels + first; i < last; ++i, k += channels)
       for (int j = 0; j < N; ++j) {
         F<I> v;
         load<I>(v, x + k + j * width);
@@ -114,13 +147,14 @@ TUTTI_INLINE void norm_apply_body(const T* x, const T* residual, T* y, std::int6
         store<I>(y + k + j * width, v < low ? low : v);
       }
   };
-  std::int64_t c = detail::strips<I, T>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
-    if (residual != nullptr)
-      strip.template operator()<N, true>(first);
-    else
-      strip.template operator()<N, false>(first);
-  });
-  for (; c < channels; ++c)
+  detail::strips<I, T>(pixels, 0, channels,
+                       [&]<int N>(std::int64_t first, std::int64_t i, std::int64_t last) TUTTI_LAMBDA {
+                         if (residual != nullptr)
+                           strip.template operator()<N, true>(first, i, last);
+                         else
+                           strip.template operator()<N, false>(first, i, last);
+                       });
+  for (std::int64_t c = channels / width * width; c < channels; ++c)
     for (std::int64_t i = 0; i < pixels; ++i) {
       const std::int64_t k = i * channels + c;
       float v = static_cast<float>(x[k]) * scale[c] + shift[c];
@@ -203,29 +237,31 @@ TUTTI_INLINE void norm_backward_reduce_body(NormBackwardArgs<T> n, double* sum, 
   constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
   detail::with_mask(n, [&]<detail::Mask M>() TUTTI_LAMBDA {
-    c = detail::strips<I, T>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
-      F<I> s[N], d[N], scale[N], shift[N], mean[N];
-      for (int j = 0; j < N; ++j) {
-        s[j] = d[j] = F<I>{};
-        load<I>(scale[j], n.scale + first + j * width);
-        load<I>(shift[j], n.shift + first + j * width);
-        load<I>(mean[j], n.mean + first + j * width);
-      }
-      const bool keep = n.masked != nullptr;
-      for (std::int64_t i = 0, k = first; i < n.pixels; ++i, k += n.channels)
-        for (int j = 0; j < N; ++j) {
-          F<I> x, g;
-          load<I>(x, n.x + k + j * width);
-          detail::incoming<I, T, M>(g, n, k + j * width, x, scale[j], shift[j]);
-          if (keep) store<I>(n.masked + k + j * width, g);
-          s[j] += g;
-          d[j] += g * (x - mean[j]);
-        }
-      for (int j = 0; j < N; ++j) {
-        add_lanes<I>(sum + first + j * width, s[j]);
-        add_lanes<I>(dot + first + j * width, d[j]);
-      }
-    });
+    c = detail::sum_strips<I, T>(
+        n.pixels, n.channels, sum, dot,
+        [&]<int N>(std::int64_t first, std::int64_t i, std::int64_t last, float* sums, float* dots) TUTTI_LAMBDA {
+          F<I> s[N], d[N], scale[N], shift[N], mean[N];
+          for (int j = 0; j < N; ++j) {
+            s[j] = d[j] = F<I>{};
+            load<I>(scale[j], n.scale + first + j * width);
+            load<I>(shift[j], n.shift + first + j * width);
+            load<I>(mean[j], n.mean + first + j * width);
+          }
+          const bool keep = n.masked != nullptr;
+          for (std::int64_t k = i * n.channels + first; i < last; ++i, k += n.channels)
+            for (int j = 0; j < N; ++j) {
+              F<I> x, g;
+              load<I>(x, n.x + k + j * width);
+              detail::incoming<I, T, M>(g, n, k + j * width, x, scale[j], shift[j]);
+              if (keep) store<I>(n.masked + k + j * width, g);
+              s[j] += g;
+              d[j] += g * (x - mean[j]);
+            }
+          for (int j = 0; j < N; ++j) {
+            detail::add_to<I>(sums + j * width, s[j]);
+            detail::add_to<I>(dots + j * width, d[j]);
+          }
+        });
   });
   for (; c < n.channels; ++c)
     for (std::int64_t i = 0; i < n.pixels; ++i) {
@@ -248,27 +284,27 @@ TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
     n.dy2 = n.y = nullptr;
     n.relu = false;
   }
-  std::int64_t c = 0;
   detail::with_mask(n, [&]<detail::Mask M>() TUTTI_LAMBDA {
-    c = detail::strips<I, T>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
-      F<I> a[N], b[N], shift_by[N], scale[N], shift[N];
-      for (int j = 0; j < N; ++j) {
-        load<I>(a[j], n.a + first + j * width);
-        load<I>(b[j], n.b + first + j * width);
-        load<I>(shift_by[j], n.c + first + j * width);
-        load<I>(scale[j], n.scale + first + j * width);
-        load<I>(shift[j], n.shift + first + j * width);
-      }
-      for (std::int64_t i = 0, k = first; i < n.pixels; ++i, k += n.channels)
-        for (int j = 0; j < N; ++j) {
-          F<I> x, g;
-          load<I>(x, n.x + k + j * width);
-          detail::incoming<I, T, M>(g, n, k + j * width, x, scale[j], shift[j]);
-          store<I>(n.dx + k + j * width, a[j] * g + (b[j] * x + shift_by[j]));
-        }
-    });
+    detail::strips<I, T>(n.pixels, 0, n.channels,
+                         [&]<int N>(std::int64_t first, std::int64_t i, std::int64_t last) TUTTI_LAMBDA {
+                           F<I> a[N], b[N], shift_by[N], scale[N], shift[N];
+                           for (int j = 0; j < N; ++j) {
+                             load<I>(a[j], n.a + first + j * width);
+                             load<I>(b[j], n.b + first + j * width);
+                             load<I>(shift_by[j], n.c + first + j * width);
+                             load<I>(scale[j], n.scale + first + j * width);
+                             load<I>(shift[j], n.shift + first + j * width);
+                           }
+                           for (std::int64_t k = i * n.channels + first; i < last; ++i, k += n.channels)
+                             for (int j = 0; j < N; ++j) {
+                               F<I> x, g;
+                               load<I>(x, n.x + k + j * width);
+                               detail::incoming<I, T, M>(g, n, k + j * width, x, scale[j], shift[j]);
+                               store<I>(n.dx + k + j * width, a[j] * g + (b[j] * x + shift_by[j]));
+                             }
+                         });
   });
-  for (; c < n.channels; ++c)
+  for (std::int64_t c = n.channels / width * width; c < n.channels; ++c)
     for (std::int64_t i = 0; i < n.pixels; ++i) {
       const std::int64_t k = i * n.channels + c;
       n.dx[k] = T(n.a[c] * detail::incoming_scalar(n, k, c) + (n.b[c] * static_cast<float>(n.x[k]) + n.c[c]));

@@ -221,92 +221,96 @@ TUTTI_INLINE void read_strided_body(const ReadTiles& a) {
   read_tiles<I, float>(a, places, StridedReadTransform<F<I>>{a.what == Reads::strided_gradients});
 }
 
+// Adds what follows the convolution to one pixel's channels c <= i < c + count, and writes them to `to`. `residual`:
+// the same channels of the residual, or null. `rounds`: whether J rounds to bf16, otherwise I.
+template <Isa I, Isa J>
+TUTTI_INLINE void write_end(const WriteTiles& a, F<I>& v, const F<I>& bias, const F<I>& low, const std::byte* residual,
+                            std::int64_t count, bool rounds, std::byte* to) {
+  constexpr std::int64_t lanes = lanes_of<I>;
+  v += bias;
+  if (residual != nullptr) {
+    F<I> r;
+    alignas(64) float some[lanes] = {};
+    if (a.bf16) {
+      bf16 less[lanes] = {};
+      std::copy_n(reinterpret_cast<const bf16*>(residual), count, static_cast<bf16*>(less));
+      load<I>(r, static_cast<const bf16*>(less));
+    } else if (count < lanes) {
+      std::copy_n(reinterpret_cast<const float*>(residual), count, static_cast<float*>(some));
+      load<I>(r, static_cast<const float*>(some));
+    } else {
+      load<I>(r, reinterpret_cast<const float*>(residual));
+    }
+    v += r;
+  }
+  v = v < low ? low : v;  // a NaN passes
+  if (a.bf16) {
+    bf16 rounded[lanes];
+    rounds ? store<J>(static_cast<bf16*>(rounded), v) : store<I>(static_cast<bf16*>(rounded), v);
+    std::copy_n(static_cast<const bf16*>(rounded), count, reinterpret_cast<bf16*>(to));
+  } else if (count < lanes) {
+    alignas(64) float some[lanes];
+    store<I>(static_cast<float*>(some), v);
+    std::copy_n(static_cast<const float*>(some), count, reinterpret_cast<float*>(to));
+  } else {
+    store<I>(reinterpret_cast<float*>(to), v);
+  }
+}
+
 // Transforms points to the pixels of each tile. They are written as type T. If T is float and the memory has another
-// type, they are converted. `J`: the instruction set that rounds.
+// type, or something follows the convolution, they go through a buffer. `J`: the instruction set that rounds.
 template <Isa I, Isa J, class T, class Transform>
-TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
+TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform, bool rounds) {
   using V = F<I>;
   constexpr int in = Transform::in, out = Transform::out;
   constexpr std::int64_t lanes = lanes_of<I>;
   const Images& s = a.images;
-  const bool converts = a.bf16 && std::is_same_v<T, float>;
+  const bool buffers = std::is_same_v<T, float> && (a.bf16 || a.bias != nullptr);
   const std::int64_t unit = a.bf16 ? sizeof(bf16) : sizeof(float);
   const std::int64_t line = s.w * s.channels, plane = a.plane;
   auto* const pixels = static_cast<std::byte*>(a.to);
-  const auto* const residual = static_cast<const std::byte*>(a.residual);
-  alignas(64) T buffer[out][out][lanes], added[out][out][lanes];
-  if (residual != nullptr)  // pixels outside are loaded too
-    for (auto& across : added)
-      for (auto& pixel : across) std::fill_n(static_cast<T*>(pixel), lanes, T{});
+  alignas(64) T buffer[out][out][lanes];
   V low;
   broadcast<I>(low, a.relu ? 0.0F : -std::numeric_limits<float>::infinity());
   for (std::int64_t k = 0; k < a.count; ++k) {
     const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
     const std::byte* const ahead = pixels + offset_of(s, next, 0, 0) * unit;
-    std::byte* const first = pixels + offset_of(s, at, 0, 0) * unit;
+    const std::int64_t first = offset_of(s, at, 0, 0);
     const std::int64_t bottom = std::min(s.side, s.h - at.y);
     const std::int64_t right = std::min(s.side, s.w - at.x);
     for (std::int64_t c = a.first_channel; c < std::min(a.end_channel, s.channels); c += lanes) {
       if (c == a.first_channel || c * unit % 64 == 0)
         fetch_ahead<true>(ahead + c * unit, s.side, line * unit, s.channels * unit);
       const std::int64_t count = std::min(lanes, s.channels - c);
-      const bool inside = !converts && bottom == s.side && right == s.side && count == lanes;
-      T* const to = inside ? reinterpret_cast<T*>(first + c * unit) : static_cast<T*>(buffer[0][0]);
+      const bool inside = !buffers && bottom == s.side && right == s.side && count == lanes;
+      T* const to = inside ? reinterpret_cast<T*>(pixels + (first + c) * unit) : static_cast<T*>(buffer[0][0]);
       const std::int64_t down = inside ? line : out * lanes, along = inside ? s.channels : lanes;
       const float* const from = a.from + k * a.tile + (c - a.first_channel);
+      in_two_dimensions<V, in, out>(
+          transform, in, transform.values(), [](int) TUTTI_LAMBDA { return true; },
+          [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * in + j) * plane); },
+          [&](const V& v, int i, int j) TUTTI_LAMBDA {
+            if (j < transform.values()) store<J>(to + i * down + j * along, v);
+          });
+      if (inside) continue;
       V bias = V{};
-      const T* add = nullptr;  // of the residual, in the form of `to`
       if (a.bias != nullptr) {
         alignas(64) float some[lanes] = {};
         std::copy_n(a.bias + c, count, static_cast<float*>(some));
         load<I>(bias, static_cast<const float*>(some));
       }
-      if (residual != nullptr) {
-        const std::byte* const at_first = residual + (offset_of(s, at, 0, 0) + c) * unit;
-        if (inside) add = reinterpret_cast<const T*>(at_first);
-        for (std::int64_t i = 0; i < bottom && !inside; ++i)
-          for (std::int64_t j = 0; j < right; ++j) {
-            const std::byte* const at_pixel = at_first + (i * line + j * s.channels) * unit;
-            if (converts)
-              std::copy_n(reinterpret_cast<const bf16*>(at_pixel), count, static_cast<T*>(added[i][j]));
-            else
-              std::copy_n(reinterpret_cast<const T*>(at_pixel), count, static_cast<T*>(added[i][j]));
-          }
-        if (!inside) add = static_cast<const T*>(added[0][0]);
-      }
-      const auto store_with_end = [&](const V& v, std::int64_t offset) TUTTI_LAMBDA {
-        V u = v + bias;
-        if (add != nullptr) {
-          V r;
-          load<I>(r, add + offset);
-          u += r;
-        }
-        store<J>(to + offset, u < low ? low : u);  // a NaN passes
-      };
-      in_two_dimensions<V, in, out>(
-          transform, in, transform.values(), [](int) TUTTI_LAMBDA { return true; },
-          [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * in + j) * plane); },
-          [&](const V& v, int i, int j) TUTTI_LAMBDA {
-            if (j >= transform.values()) return;
-            const std::int64_t offset = i * down + j * along;
-            if (a.bias == nullptr)
-              store<J>(to + offset, v);
-            else
-              store_with_end(v, offset);
-          });
-      if (inside) continue;
       for (std::int64_t i = 0; i < bottom; ++i)
         for (std::int64_t j = 0; j < right; ++j) {
           const T* const pixel = buffer[i][j];
-          std::byte* const at_pixel = first + (i * line + j * s.channels + c) * unit;
-          if (!converts) {
-            std::copy_n(pixel, count, reinterpret_cast<T*>(at_pixel));
-          } else {
-            bf16 rounded[lanes];
+          const std::int64_t offset = (first + i * line + j * s.channels + c) * unit;
+          if (buffers) {
             V v;
             load<I>(v, pixel);
-            store<J>(static_cast<bf16*>(rounded), v);
-            std::copy_n(static_cast<const bf16*>(rounded), count, reinterpret_cast<bf16*>(at_pixel));
+            write_end<I, J>(a, v, bias, low,
+                            a.residual == nullptr ? nullptr : static_cast<const std::byte*>(a.residual) + offset, count,
+                            rounds, pixels + offset);
+          } else {
+            std::copy_n(pixel, count, reinterpret_cast<T*>(pixels + offset));
           }
         }
     }
@@ -314,12 +318,17 @@ TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
 }
 // Writes type T. Only for stride 1.
 template <Isa I, Isa J, class T>
-TUTTI_INLINE void write_body(const WriteTiles& a) {
-  write_tiles<I, J, T>(a, WriteTransform<F<I>>{});
+TUTTI_INLINE void write_body(const WriteTiles& a, bool rounds) {
+  write_tiles<I, J, T>(a, WriteTransform<F<I>>{}, rounds);
 }
 template <Isa I>
 TUTTI_INLINE void write_strided_body(const WriteTiles& a) {
-  write_tiles<I, I, float>(a, StridedWriteTransform<F<I>>{a.what == Writes::strided_data});
+  write_tiles<I, I, float>(a, StridedWriteTransform<F<I>>{a.what == Writes::strided_data}, false);
+}
+// J: the instruction set that rounds if `rounds`.
+template <Isa I, Isa J>
+TUTTI_INLINE void write_outputs(const WriteTiles& a, bool rounds) {
+  a.bf16&& rounds&& a.bias == nullptr ? write_body<I, J, bf16>(a, rounds) : write_body<I, J, float>(a, rounds);
 }
 #if defined(__x86_64__)
 TUTTI_TARGET_AVX512 inline void read_avx512(const ReadTiles& a) {
@@ -332,11 +341,11 @@ TUTTI_TARGET_AVX2 inline void read_avx2(const ReadTiles& a) {
 TUTTI_TARGET_AVX512 inline void write_avx512(const WriteTiles& a, bool rounds) {
   constexpr Isa isa = Isa::avx512;
   if (a.what != Writes::outputs) return write_strided_body<isa>(a);
-  a.bf16&& rounds ? write_body<isa, Isa::avx512_bf16, bf16>(a) : write_body<isa, isa, float>(a);
+  write_outputs<isa, Isa::avx512_bf16>(a, rounds);
 }
 TUTTI_TARGET_AVX2 inline void write_avx2(const WriteTiles& a) {
   constexpr Isa isa = Isa::avx2;
-  a.what != Writes::outputs ? write_strided_body<isa>(a) : write_body<isa, isa, float>(a);
+  a.what != Writes::outputs ? write_strided_body<isa>(a) : write_body<isa, isa, float>(a, false);
 }
 #else
 inline void read_neon(const ReadTiles& a) {
@@ -346,7 +355,7 @@ inline void read_neon(const ReadTiles& a) {
 inline void write_neon(const WriteTiles& a, bool rounds) {
   constexpr Isa isa = Isa::neon;
   if (a.what != Writes::outputs) return write_strided_body<isa>(a);
-  a.bf16&& rounds ? write_body<isa, Isa::neon_bf16, bf16>(a) : write_body<isa, isa, float>(a);
+  write_outputs<isa, Isa::neon_bf16>(a, rounds);
 }
 #endif
 
