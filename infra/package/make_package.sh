@@ -114,7 +114,7 @@ if [[ -z $build ]]; then
   fi
   if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF \
-    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=$root=." "${headers[@]}" >&2
+    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF "-DCMAKE_CXX_FLAGS=\"-ffile-prefix-map=$root=.\"" "${headers[@]}" >&2
   built_here=1
 fi
 [[ -f $build/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$build"

@@ -104,7 +104,7 @@ def build_programs(jobs):
     generator = ["-G", "Ninja"] if shutil.which("ninja") and not (build / "CMakeCache.txt").exists() else []
     run("cmake", "-S", ROOT, "-B", build, *generator, "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_BENCH=OFF",
         "-DTUTTI_BUILD_EXAMPLES=ON", "-DTUTTI_EIGEN_NATIVE=OFF", "-DCMAKE_DISABLE_FIND_PACKAGE_MPIC=ON",
-        f"-DCMAKE_CXX_FLAGS=-ffile-prefix-map={ROOT}=.", stdout=sys.stderr)
+        f'-DCMAKE_CXX_FLAGS="-ffile-prefix-map={ROOT}=."', stdout=sys.stderr)
     # Targets by name: a build of all examples takes several times as long.
     run("cmake", "--build", build, "--parallel", jobs, "--target", *MERGED, "tutti-programs", "tutti-launch", "tutti-report", "tutti-data",
         "tutti-check-audit", "generate-trainer", stdout=sys.stderr)
