@@ -8,6 +8,7 @@ tests/backends and the beginning of a case.
 EMULATED, STEP = "test_cuda_emulated", "test_cuda_step"
 OPS = [(EMULATED, "all ops except convolutions give the expected results in f32")]
 OPS_BF16 = [(EMULATED, "all ops except convolutions give the expected results in bf16")]
+OPS_F16 = [(EMULATED, "all ops except convolutions give the expected results in f16")]
 ONCE = [("test_cuda_norms", "a batch norm in one kernel gives")]
 LOSS = [(EMULATED, "the loss has the expected values")]
 UPDATES = [(EMULATED, "weight updates, norms, averages")]
@@ -78,4 +79,12 @@ NANS = [
     ("nan-ranks-last", "loss.hpp", "(!(v < zt) && (v != zt || k < label))", "(v > zt || (v == zt && k < label))", LOSS),
     ("max-pool-drops-nan", "pool.hpp", " || f[j] != f[j]) {", ") {", OPS),
 ]
-FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS
+# Inline assembly whose operands are not of the instruction's type, which NVRTC does not check.
+OPERANDS = [
+    ("half-in-a-float-register", "common.hpp", '"=f"(f) : "h"(x.bits)', '"=f"(f) : "f"(__uint_as_float(x.bits))', OPS_F16),
+    ("bf16-to-a-wide-register", "common.hpp", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));',
+     'unsigned wide; asm("cvt.rn.bf16.f32 %0, %1;" : "=r"(wide) : "f"(f)); r.bits = (unsigned short)wide;', OPS_BF16),
+    ("arrival-of-a-wide-value", "norm_kernels.hpp", '"l"(p), "r"(v) : "memory"', '"l"(p), "l"((unsigned long long)v) : "memory"', ONCE),
+    ("wide-read-of-the-arrivals", "norm_kernels.hpp", "ld.acquire.gpu.global.u32", "ld.acquire.gpu.global.u64", ONCE),
+]
+FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS + OPERANDS

@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/backends/cuda/ops/fuse_norms.hpp>
@@ -15,6 +17,7 @@
 #include <tutti/models/resnet.hpp>
 
 #include "backends/activation_traffic.hpp"
+#include "backends/cudnn_shapes.hpp"
 
 using namespace tutti;
 
@@ -65,4 +68,43 @@ TEST_CASE("the share of batch norms that an L2 cache holds is counted") {
   // A cache that holds everything: the second passes read nothing from memory.
   const testing::NormCache all = testing::norm_cache(g, 1, std::int64_t{1} << 30);
   CHECK(all.forward_once + all.backward_once == all.norms);
+}
+
+TEST_CASE("the work of a step of --recipe fast is counted: bytes, convolutions, ops") {
+  Graph g = differentiate(fuse(testing::cifar_fast_graph()));
+  cuda::fuse_norms(g, {false, false, false, true, true});
+  std::map<std::string, int> ops;
+  for (const Node& n : g.nodes) ++ops[std::string(name_of(n.op))];
+  for (const auto& [op, bytes] : testing::activation_traffic(g, 2))
+    if (!op.empty()) MESSAGE("op: " << op << " times: " << ops[op] << " bytes: " << bytes);
+  int convolutions = 0;
+  for (const Node& n : g.nodes) {
+    const auto write = [&](const std::string& pass, const cuda::ConvProblem& p) {
+      MESSAGE("convolution: " << pass << " channels: " << p.in_channels << " " << p.out_channels
+                              << " kernel: " << p.kernel_h << " sizes: " << p.in_height << " " << p.out_height);
+      ++convolutions;
+    };
+    const auto in = [&](std::size_t i) { return g[n.inputs[i]].shape; };
+    const auto out = [&](std::size_t i) { return g[n.outputs[i]].shape; };
+    if (const auto* c = std::get_if<op::Conv2d>(&n.op))
+      write("forward", testing::problem_of(*c, in(0), in(1)[0], 1, DType::bf16));
+    if (const auto* w = std::get_if<op::Conv2dBackwardWeights>(&n.op))
+      write("weights", testing::problem_of(*w, in(0), out(0)[0], 1, DType::bf16));
+    if (const auto* d = std::get_if<op::Conv2dBackwardData>(&n.op))
+      write("data", testing::problem_of(*d, out(0), in(1)[0], 1, DType::bf16));
+  }
+  CHECK(convolutions == 7 + 6 + 6);  // the first layer is not learned
+  std::int64_t parameters = 0;
+  for (const Value& v : g.values)
+    if (v.storage == Storage::parameter) parameters += v.shape.numel();
+  MESSAGE("parameters: " << parameters);
+  CHECK(parameters > 1'900'000);
+  const auto evaluated = testing::activation_traffic(fuse(testing::cifar_fast_graph()), 2);
+  MESSAGE("forward bytes: " << evaluated.at(""));
+  for (const std::int64_t mib : {40, 50}) {
+    const testing::NormCache c = testing::norm_cache(g, 1000, mib << 20);
+    MESSAGE("cache: " << mib << " forward: " << c.forward << " backward: " << c.backward
+                      << " once: " << c.forward_once + c.backward_once << " norms: " << c.norms);
+    CHECK(c.norms == 12);
+  }
 }

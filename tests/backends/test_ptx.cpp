@@ -348,31 +348,3 @@ TEST_CASE("lanes of a warp exchange values, vote and wait for each other") {
     for (std::size_t i = 0; i < list.size(); ++i)
       CHECK_MESSAGE(out[t * list.size() + i] == list[i].expected(t % 32), std::string(list[i].text) << " lane " << t);
 }
-
-TEST_CASE("PTX that the translator does not know is refused, and the message gives the line") {
-  struct Refused {
-    const char *line, *why;
-  };
-  const std::vector<Refused> list{
-      {"frobnicate.f32 %f1, %f2;", "an instruction that the translator does not know"},
-      {"add.rn.relu.f32 %f1, %f2, %f3;", "a modifier that the translator does not know: .relu"},
-      {"add.f16 %rs1, %rs2, %rs3;", "a type that the translator does not know: f16"},
-      {"ld.global.L3::hint.u32 %r1, [%rd20];", "a modifier that the translator does not know: .L3::hint"},
-      {"setp.like.f32 %p1, %f1, %f2;", "a comparison that the translator does not know"},
-      {"cvt.s32.f32 %r1, %f1;", "a conversion to an integer without a rounding mode"},
-      {"bar.sync 1, 64;", "a barrier that the translator does not know"},
-      {"mov.u32 %r1, %clock;", "an operand that the translator does not know: %clock"},
-      {"bra $L__nowhere;", "a branch that the translator does not know"},
-      {"add.u32 %r1, %r2, %r99;", "an operand that the translator does not know: %r99"},
-      {".align 4;", "a statement that the translator does not know"},
-      {"st.const.u32 [%rd20], %r1;", "a modifier that the translator does not know: .const"}};
-  for (const auto& refused : list) {
-    std::vector<char> code;
-    const std::string module = testing::entry(std::string("mov.u32 %r1, 0;\n") + refused.line);
-    const std::string log = testing::log_of(module, code);
-    const auto before = module.substr(0, module.find(refused.line));
-    const std::string line = "line " + std::to_string(1 + std::count(before.begin(), before.end(), '\n')) + ": ";
-    CHECK_MESSAGE(log.find(line) != std::string::npos, std::string(refused.line) << ": " << log);
-    CHECK_MESSAGE(log.find(refused.why) != std::string::npos, std::string(refused.line) << ": " << log);
-  }
-}

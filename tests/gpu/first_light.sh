@@ -5,10 +5,11 @@ usage() {
   cat <<'EOF'
 usage: tests/gpu/first_light.sh pack [--largest MB] HEADERS_DIR [DATA]
        builds the programs and packs them into build/first-light.tar.xz
-       tests/gpu/first_light.sh call 1|2|3|4          on the machine with the GPU, in a copy of this tree
+       tests/gpu/first_light.sh call 1|2|3|4 [MINUTES]   on the machine with the GPU, in a copy of this tree
        tests/gpu/first_light.sh --rehearse [ARCHIVE]  all four calls here, with stand-ins for the GPU and its tools
 
   --largest MB  the largest size of the archive, in units of 2^20 bytes (default: 64)
+  MINUTES       the time of this call, 1 to 9; what comes last in a call is left out if it is short
   HEADERS_DIR   as for tests/gpu/run.sh; DATA: folder with CIFAR-10 as train.rec.xz and val.rec.xz, which is packed too
   ARCHIVE       the archive that --rehearse uses; without it the programs are stand-ins too
 
@@ -135,6 +136,8 @@ call_1() {
 
 call() {
   [[ ${1:-} =~ ^[1-4]$ ]] || die "call wants a number from 1 to 4, got '${1:-}'"
+  [[ ${2-1} =~ ^[1-9]$ ]] || die "call wants a number of minutes from 1 to 9, got '$2'"
+  minutes[$1]=${2:-${minutes[$1]}}
   mkdir -p "$out"
   unpack
   local data=() f
@@ -180,7 +183,7 @@ rehearse() {
 case ${1:-} in
   -h | --help) usage ;;
   pack) pack "${@:2}" ;;
-  call) call "${2:-}" ;;
+  call) call "${@:2}" ;;
   --rehearse) rehearse "${2:-}" ;;
   machine) machine ;;
   compare) mkdir -p "$out" && compare ;;

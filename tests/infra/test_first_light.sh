@@ -71,6 +71,8 @@ refused() {
 }
 refused "usage:" light
 refused "a number from 1 to 4, got '5'" call 5
+refused "a number of minutes from 1 to 9, got '10'" call 2 10
+refused "a number of minutes from 1 to 9, got ''" call 2 ""
 refused "no archive $work/none" env TUTTI_GPU_ARCHIVE="$work/none" OUT="$work/out" TUTTI_GPU_BUILD="$work/gpu" bash "$root/tests/gpu/first_light.sh" call 2
 refused "no folder of headers" light pack "$work/none"
 refused "no archive $work/none" light --rehearse "$work/none"
@@ -79,11 +81,15 @@ refused "a number of MB, got 'much'" light pack --largest much "$work"
 # With a stand-in that builds no program, and data of slightly more than 1 MB.
 mkdir -p "$work/copy/tests/gpu" "$work/data"
 cp "$root/tests/gpu/first_light.sh" "$work/copy/tests/gpu"
-printf '#!/bin/bash\n' >"$work/copy/tests/gpu/run.sh" && chmod +x "$work/copy/tests/gpu/run.sh"
+printf '#!/bin/bash\necho "run.sh $*"\n' >"$work/copy/tests/gpu/run.sh" && chmod +x "$work/copy/tests/gpu/run.sh"
 head -c $(((1 << 20) + 4096)) /dev/urandom >"$work/data/train.rec.xz"
 packed=("$work/copy/tests/gpu/first_light.sh" pack)
 refused "bytes, and --largest allows 1048576 bytes" "${packed[@]}" --largest 1 "$work" "$work/data"
 "${packed[@]}" "$work" "$work/data" >"$work/printed" 2>&1 || fail "1 MB is too large: $(cat "$work/printed")"
+for given in "" 4; do
+  env TUTTI_GPU_ARCHIVE="$work/packed.tar.xz" OUT="$work/out" TUTTI_GPU_BUILD="$work/gpu" "$work/copy/tests/gpu/first_light.sh" call 2 ${given:+"$given"} >"$work/printed"
+  grep -q "^run.sh --prebuilt --minutes ${given:-7} " "$work/printed" || fail "call 2 $given: $(cat "$work/printed")"
+done
 
 echo "== a part for which no time is left is a failure"
 sed -e '/^case ${1:-} in/,$d' -e 's/^minutes=(0 3/minutes=(0 0/' "$root/tests/gpu/first_light.sh" >"$work/functions"

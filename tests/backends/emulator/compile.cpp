@@ -211,8 +211,9 @@ bool build_from_ptx(Program& p) {
     names += p.kernels[i] + "\n";
     p.symbols.push_back(std::to_string(i) + " " + p.kernels[i]);
   }
-  for (const char* file : {"ptx.py", "ptx_arithmetic.py", "ptx_emit.py", "ptx_nvrtc.py", "ptx_operands.py",
-                           "ptx_parse.py", "ptx_runtime.hpp", "ptx_approximate.hpp", "ptx_integers.hpp"})
+  for (const char* file :
+       {"ptx.py", "ptx_arithmetic.py", "ptx_emit.py", "ptx_forms.py", "ptx_nvrtc.py", "ptx_operands.py", "ptx_parse.py",
+        "ptx_runtime.hpp", "ptx_approximate.hpp", "ptx_integers.hpp"})
     key += text_of(scripts / file);
   const std::string to = kept_object(text, key + names, ".cu", p.log, [&](const std::string& stem) {
     std::ofstream(stem + ".names") << names;

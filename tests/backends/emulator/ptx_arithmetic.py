@@ -1,20 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""C++ expressions for PTX's arithmetic, logic and conversions (PTX ISA, sections 9.7.1 to 9.7.9), over ptx_runtime.hpp."""
+"""C++ expressions for PTX's arithmetic, logic and conversions (PTX ISA, sections 9.7.1 to 9.7.9), over ptx_runtime.hpp. ptx_forms.py
+has checked the modifiers, the types and the operands."""
 from ptx_operands import C_TYPE
-from ptx_parse import BYTES
 
-INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
-BITS = ("b16", "b32", "b64")
 FLOATS = ("f32", "f64")
 ROUNDING = {"rn": "FE_TONEAREST", "rz": "FE_TOWARDZERO", "rm": "FE_DOWNWARD", "rp": "FE_UPWARD"}
-
-
-def _require(i, types, modifiers=()):
-    if i.type not in types:
-        raise i.error(f"a type that the translator does not know: {i.type or 'none'}")
-    for m in i.parts[:-1]:
-        if m not in modifiers:
-            raise i.error(f"a modifier that the translator does not know: .{m}")
 
 
 def _operands(f, i, kind=None):
@@ -48,9 +38,7 @@ def _rounded(f, i, operation):
 def _sum(name, sign):
     def write(f, i):
         if i.type in FLOATS:
-            _require(i, FLOATS, (*ROUNDING, "ftz", "sat"))
             return _rounded(f, i, name)
-        _require(i, INTEGERS)
         a, b = _operands(f, i, _unsigned(i.type))
         return f"({C_TYPE[_unsigned(i.type)]})({a} {sign} {b})"
     return write
@@ -64,40 +52,32 @@ def _product(f, i, values):
     if "lo" in i.parts:
         u = _unsigned(kind)
         return f"({u})((u64){f.value(i.operands[1], u)} * {f.value(i.operands[2], u)})", u
-    if "wide" in i.parts and double:
+    if "wide" in i.parts:
         return f"({double})(({double}){a} * ({double}){b})", double
-    if "hi" in i.parts:
-        return f"high<{C_TYPE[kind]}>({a}, {b})", kind
-    raise i.error("a product that the translator does not know")
+    return f"high<{C_TYPE[kind]}>({a}, {b})", kind
 
 
 def multiply(f, i):
     if i.type in FLOATS:
-        _require(i, FLOATS, (*ROUNDING, "ftz", "sat"))
         return _rounded(f, i, "mul")
-    _require(i, INTEGERS, ("lo", "hi", "wide"))
     return _product(f, i, _operands(f, i))[0]
 
 
 def multiply_add(f, i):
     if i.type in FLOATS:
         return fused(f, i)
-    _require(i, INTEGERS, ("lo", "hi", "wide"))
     text, kind = _product(f, i, [f.value(o, i.type) for o in i.operands[1:3]])
     u = _unsigned(kind)
     return f"({u})((u64)({u}){text} + {f.value(i.operands[3], u)})"
 
 
 def fused(f, i):
-    _require(i, FLOATS, (*ROUNDING, "ftz", "sat"))
     return _rounded(f, i, "fma")
 
 
 def divide(f, i):
-    if i.type in INTEGERS:
-        _require(i, INTEGERS)
+    if i.type not in FLOATS:
         return f"quotient<{C_TYPE[i.type]}>({', '.join(_operands(f, i))})"
-    _require(i, FLOATS, (*ROUNDING, "ftz", "approx", "full"))
     if "approx" in i.parts or "full" in i.parts:
         how = "div_approx" if "approx" in i.parts else "div_full"
         return _finish(i, f"{how}({', '.join(_inputs(i, _operands(f, i)))})")
@@ -105,18 +85,15 @@ def divide(f, i):
 
 
 def remainder(f, i):
-    _require(i, INTEGERS)
     return f"remainder<{C_TYPE[i.type]}>({', '.join(_operands(f, i))})"
 
 
 def _extreme(name):
     def write(f, i):
         if i.type in FLOATS:
-            _require(i, FLOATS, ("ftz", "NaN"))
             values = _inputs(i, _operands(f, i))
             text = f"{name}_number({', '.join(values)}, {'true' if 'NaN' in i.parts else 'false'})"
             return _finish(i, text)
-        _require(i, INTEGERS)
         a, b = _operands(f, i)
         return f"({a} {'<' if name == 'min' else '>'} {b} ? {a} : {b})"
     return write
@@ -124,54 +101,45 @@ def _extreme(name):
 
 def _sign(name):
     def write(f, i):
-        _require(i, (*FLOATS, "s16", "s32", "s64"), ("ftz",))
         return _finish(i, f"{name}({_inputs(i, _operands(f, i))[0]})")
     return write
 
 
 def _logic(sign):
     def write(f, i):
-        _require(i, (*BITS, "pred"))
         a, b = _operands(f, i)
         return f"({C_TYPE[i.type]})({a} {sign} {b})"
     return write
 
 
 def invert(f, i):
-    _require(i, (*BITS, "pred"))
     return f"!{_operands(f, i)[0]}" if i.type == "pred" else f"({C_TYPE[i.type]})~{_operands(f, i)[0]}"
 
 
 def is_zero(f, i):
-    _require(i, BITS)
     return f"({C_TYPE[i.type]})({_operands(f, i)[0]} == 0)"
 
 
-def _shift(name, types):
+def _shift(name):
     def write(f, i):
-        _require(i, types)
         return f"{name}<{C_TYPE[i.type]}>({f.value(i.operands[1], i.type)}, {f.value(i.operands[2], 'u32')})"
     return write
 
 
 def funnel_shift(f, i):
-    if i.type != "b32" or i.parts[0] not in "lr" or i.parts[1:-1] not in (["wrap"], ["clamp"]):
-        raise i.error("a shift that the translator does not know")
     return f"funnel_{i.parts[0]}({', '.join(_operands(f, i, 'u32'))}, {'true' if i.parts[1] == 'wrap' else 'false'})"
 
 
-def _function(name, types, kinds=None, modifiers=()):
+def _function(name, kinds=None):
     """A function of ptx_runtime.hpp. kinds: the types of the operands if they are not the instruction's."""
     def write(f, i):
-        _require(i, types, modifiers)
         values = [f.value(o, (kinds or {}).get(k, i.type)) for k, o in enumerate(i.operands[1:])]
         return f"{name}<{C_TYPE[i.type]}>({', '.join(values)})"
     return write
 
 
-def _approximate(name, types=("f32",)):
+def _approximate(name):
     def write(f, i):
-        _require(i, types, ("approx", "ftz"))
         return _finish(i, f"{name}({_inputs(i, _operands(f, i))[0]})")
     return write
 
@@ -179,10 +147,8 @@ def _approximate(name, types=("f32",)):
 def reciprocal(f, i):
     if "approx" in i.parts:
         if i.type == "f64":
-            _require(i, ("f64",), ("approx", "ftz"))
             return f"rcp_gross({_operands(f, i)[0]})"
         return _approximate("rcp_approx")(f, i)
-    _require(i, FLOATS, (*ROUNDING, "ftz"))
     value = _inputs(i, _operands(f, i))[0]
     mode = next((ROUNDING[m] for m in i.parts if m in ROUNDING), "FE_TONEAREST")
     to = C_TYPE[i.type]
@@ -192,34 +158,25 @@ def reciprocal(f, i):
 def reciprocal_root(f, i):
     if i.type != "f64":
         return _approximate("rsqrt_approx")(f, i)
-    _require(i, ("f64",), ("approx", "ftz"))
     return f"{'rsqrt_gross' if 'ftz' in i.parts else 'rsqrt_f64'}({_operands(f, i)[0]})"
 
 
 def square_root(f, i):
     if "approx" in i.parts:
         return _approximate("sqrt_approx")(f, i)
-    _require(i, FLOATS, (*ROUNDING, "ftz"))
     return _rounded(f, i, "square_root")
 
 
 def convert(f, i):
     """cvt: between integers and floats of any size."""
-    to, source = i.parts[-2:] if len(i.parts) > 1 else ("", "")
+    to, source = i.parts[-2:]
     modifiers = i.parts[:-2]
     if to in ("f16x2", "bf16x2"):
-        if source != "f32" or modifiers != ["rn"]:
-            raise i.error("a conversion that the translator does not know")
         high, low = _operands(f, i, "f32")
         one = "to_f16" if to == "f16x2" else "to_bf16"
         return f"(u32)((u32){one}({high}) << 16 | {one}({low}))"
-    if to not in BYTES or source not in BYTES or to.endswith("x2") or source.endswith("x2") or to[0] + source[0] in ("b", "bb"):
-        raise i.error("types that the translator does not know")
     value = f.value(i.operands[1], source)
-    known = {"ftz", "sat", *ROUNDING, "rni", "rzi", "rmi", "rpi"}
-    if any(m not in known for m in modifiers):
-        raise i.error("a modifier that the translator does not know")
-    mode = next((m for m in modifiers if m in known - {"ftz", "sat"}), "")
+    mode = next((m for m in modifiers if m not in ("ftz", "sat")), "")
     if source in ("f16", "bf16"):
         value, source = f"from_{source}({value})", "f32"
     elif "ftz" in modifiers and source == "f32":
@@ -228,20 +185,14 @@ def convert(f, i):
     if not real:
         if not from_real:
             return f"saturated<{C_TYPE[to]}>({value})" if "sat" in modifiers else f"({C_TYPE[to]})({value})"
-        if not mode.endswith("i"):
-            raise i.error("a conversion to an integer without a rounding mode")
         return f"to_integer<{C_TYPE[to]}, {ROUNDING[mode[:-1]]}>({value})"
-    return _convert_to_real(i, to, source, value, mode, modifiers)
+    return _convert_to_real(to, source, value, mode, modifiers)
 
 
-def _convert_to_real(i, to, source, value, mode, modifiers):
+def _convert_to_real(to, source, value, mode, modifiers):
     if mode.endswith("i"):
-        if source != to:
-            raise i.error("a conversion that the translator does not know")
         text = f"to_whole<{ROUNDING[mode[:-1]]}>({value})"
     elif to in ("f16", "bf16"):
-        if mode != "rn" or source != "f32" or "sat" in modifiers:
-            raise i.error("a conversion that the translator does not know")
         return f"to_{to}({value})"
     elif mode in ("", "rn"):
         text = f"({C_TYPE[to]})({value})"
@@ -256,11 +207,11 @@ ARITHMETIC = {
     "add": _sum("add", "+"), "sub": _sum("sub", "-"), "mul": multiply, "mad": multiply_add, "fma": fused, "div": divide,
     "rem": remainder, "min": _extreme("min"), "max": _extreme("max"), "abs": _sign("absolute"), "neg": _sign("negative"),
     "and": _logic("&"), "or": _logic("|"), "xor": _logic("^"), "not": invert, "cnot": is_zero,
-    "shl": _shift("shift_left", BITS), "shr": _shift("shift_right", BITS + INTEGERS), "shf": funnel_shift,
-    "prmt": _function("permute", ("b32",)), "bfi": _function("insert_bits", ("b32", "b64"), {2: "u32", 3: "u32"}),
-    "bfe": _function("extract_bits", INTEGERS[2:], {1: "u32", 2: "u32"}), "lop3": _function("logic_of_three", ("b32",)),
-    "popc": _function("count_ones", ("b32", "b64")), "clz": _function("leading_zeros", ("b32", "b64")),
-    "brev": _function("reversed_bits", ("b32", "b64")), "copysign": _function("with_sign_of", FLOATS),
+    "shl": _shift("shift_left"), "shr": _shift("shift_right"), "shf": funnel_shift,
+    "prmt": _function("permute"), "bfi": _function("insert_bits", {2: "u32", 3: "u32"}),
+    "bfe": _function("extract_bits", {1: "u32", 2: "u32"}), "lop3": _function("logic_of_three"),
+    "popc": _function("count_ones"), "clz": _function("leading_zeros"),
+    "brev": _function("reversed_bits"), "copysign": _function("with_sign_of"),
     "rcp": reciprocal, "sqrt": square_root, "rsqrt": reciprocal_root, "ex2": _approximate("ex2_approx"),
     "lg2": _approximate("lg2_approx"), "sin": _approximate("sin_approx"), "cos": _approximate("cos_approx"),
     "tanh": _approximate("tanh_approx"), "cvt": convert,

@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Writes a PTX entry as a C++ function over ptx_runtime.hpp. An instruction or a modifier that is not in the tables is an
-error with its line."""
+"""Writes a PTX entry as a C++ function over ptx_runtime.hpp. ptx_forms.py checks each instruction first: one without a form that fits
+is an error with its line."""
 import re
 
 from ptx_arithmetic import ARITHMETIC
-from ptx_operands import C_TYPE, register_type
-from ptx_parse import BYTES, Entry, Instruction, PtxError
+from ptx_forms import Checker
+from ptx_operands import C_TYPE, SPECIAL, register_type
+from ptx_parse import BYTES, Entry, Instruction
 
-SPECIAL = {f"%{ptx}.{axis}": f"M->{field}.{axis}"
-           for ptx, field in (("tid", "thread"), ("ctaid", "block"), ("ntid", "threads"), ("nctaid", "blocks")) for axis in "xyz"}
-SPECIAL |= {"%laneid": "lane()", "%lanemask_lt": "(1u << lane()) - 1", "WARP_SZ": "32u"}
 SPACES = ("param", "global", "shared", "local")
-# Modifiers of loads and stores that change no value on one device: caches, the order of volatile and relaxed accesses.
-CACHES = {"nc", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "cta", "gpu", "sys", "cluster",
-          "L1::no_allocate", "L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::evict_unchanged",
-          "L2::64B", "L2::128B", "L2::256B", "L2::evict_first", "L2::evict_last", "L2::evict_normal"}
-
 
 class Function:
     """One entry. Its methods return the C++ text of operands and statements."""
@@ -25,7 +18,6 @@ class Function:
     def __init__(self, entry: Entry):
         self.entry = entry
         self.parameters = {p.name: i for i, p in enumerate(entry.parameters)}
-        self.labels = {s for s in entry.body if isinstance(s, str)}
         self.shared, self.layout, top = {}, [], 0
         for v in entry.shared:
             top = -(-top // v.align) * v.align
@@ -34,6 +26,7 @@ class Function:
             top += v.bytes + self.GAP
         self.shared_bytes = top
         self.local = {v.name: v for v in entry.local}
+        self.checker = Checker(entry)
         self.at = None  # the current instruction
 
     # Operands.
@@ -93,10 +86,8 @@ class Function:
     # Statements.
     def statement(self, i: Instruction):
         self.at = i
-        write = STATEMENTS.get(i.name)
-        if write is None:
-            raise i.error("an instruction that the translator does not know")
-        text = write(self, i)
+        self.checker.check(i)
+        text = STATEMENTS[i.name](self, i)
         if not i.guard:
             return text
         negative = i.guard.startswith("!")
@@ -117,42 +108,26 @@ class Function:
         return "R_" + re.sub(r"\W", "_", r.lstrip("%"))
 
 
-def _allow(i, *sets):
-    """Returns the modifiers before the type. Raises an error for one that is in no set."""
-    known = {m for s in sets for m in s}
-    for m in i.parts[:-1]:
-        if m not in known:
-            raise i.error(f"a modifier that the translator does not know: .{m}")
-    return i.parts[:-1]
-
-
 STRONG = {"volatile", "relaxed", "acquire", "release"}  # no race with other accesses of this kind or with atomics
 
 
 def _access(f, i, operand):
     """Returns space, address, type, its bytes, the number of values, and the beginning of the access's name."""
-    modifiers = _allow(i, SPACES, CACHES, ("v2", "v4", "v8", "shared::cta", "param::entry"))
-    if i.type not in BYTES:
-        raise i.error(f"a type that the translator does not know: {i.type}")
+    modifiers = i.parts[:-1]
     count = next((int(m[1]) for m in modifiers if re.fullmatch(r"v\d", m)), 1)
     space = next((m.split("::")[0] for m in modifiers if m.split("::")[0] in SPACES), "generic")
-    named, address = f.address(operand)
-    if named not in ("", space):
-        raise i.error("an address of another space than the instruction's")
+    _, address = f.address(operand)
     how = "acquire_" if "acquire" in modifiers and {"gpu", "sys"} & set(modifiers) else "strong_" if STRONG & set(modifiers) else ""
     return space, address, C_TYPE[i.type], BYTES[i.type], count, how
 
 
-def _parts(i, text, count):
-    parts = [t.strip() for t in text.strip("{} ").split(",")] if text.startswith("{") else [text]
-    if len(parts) != count:
-        raise i.error(f"expected {count} values, got {len(parts)}")
-    return parts
+def _parts(text):
+    return [t.strip() for t in text.strip("{} ").split(",")]
 
 
 def load(f, i):
     space, address, to, size, count, how = _access(f, i, i.operands[1])
-    names = _parts(i, i.operands[0], count)
+    names = _parts(i.operands[0])
     if space == "param" and isinstance(address, str):
         lines = " ".join(f.put(n, f"at<{to}>(p, {k})") for k, n in enumerate(names))
         return f"{{ const u8* p = parameter_at(a, sizes, {address}, {size}, {count}); {lines} }}"
@@ -167,9 +142,7 @@ def load(f, i):
 
 def store(f, i):
     space, address, to, size, count, how = _access(f, i, i.operands[0])
-    if space == "param":
-        raise i.error("a store to a parameter")
-    lines = " ".join(f"set<{to}>(p, {k}, {f.value(n, i.type)});" for k, n in enumerate(_parts(i, i.operands[1], count)))
+    lines = " ".join(f"set<{to}>(p, {k}, {f.value(n, i.type)});" for k, n in enumerate(_parts(i.operands[1])))
     return f"{{ u8* p = {space}({address}, {size}, {count}, {how}writes); {lines} }}"
 
 
@@ -178,11 +151,9 @@ ATOMICS = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}
 
 def atomic(f, i):
     """atom and red: another thread never runs between the load and the store."""
-    modifiers = _allow(i, SPACES, CACHES, ATOMICS, ("acq_rel", "shared::cta", "noftz"))
-    operation = next((m for m in modifiers if m in ATOMICS), None)
+    modifiers = i.parts[:-1]
+    operation = next(m for m in modifiers if m in ATOMICS)
     space = next((m.split("::")[0] for m in modifiers if m.split("::")[0] in ("global", "shared")), "generic")
-    if operation is None or i.type not in BYTES or BYTES[i.type] < 4:
-        raise i.error("an atomic operation that the translator does not know")
     operands = (["_"] if i.name == "red" else []) + i.operands
     to, (_, address) = C_TYPE[i.type], f.address(operands[1])
     values = ", ".join(f.value(o, i.type) for o in operands[2:])
@@ -193,7 +164,6 @@ def atomic(f, i):
 
 
 def move(f, i):
-    _allow(i)
     to, source = i.operands
     size = 8 * BYTES.get(i.type, 0)
     if to.startswith("{"):
@@ -211,24 +181,17 @@ def move(f, i):
 
 def to_generic(f, i):
     """cvta: the generic address of a global address is the address; shared memory has a window (ptx_runtime.hpp)."""
-    _allow(i, ("to", "global", "shared", "local", "param"))
     value = f.value(i.operands[1], "u64")
-    if "shared" in i.parts:
+    if "shared" in (p.split("::")[0] for p in i.parts):
         value = f"{value} - shared_window" if "to" in i.parts else f"{value} + shared_window"
-    elif "param" in i.parts:
-        raise i.error("an address of a parameter")
     return f.put(i.operands[0], value)
 
 
 def branch(f, i):
-    if any(m != "uni" for m in i.parts) or i.operands[0] not in f.labels:
-        raise i.error("a branch that the translator does not know")
     return f"goto L_{i.operands[0].replace('$', 'L')};"
 
 
 def leave(f, i):
-    if i.parts not in ([], ["uni"]):
-        raise i.error("a modifier that the translator does not know")
     return "return;"
 
 
@@ -240,7 +203,7 @@ def barrier(f, i):
     """bar.sync 0 and bar.warp.sync. A barrier for a part of the block is an error."""
     if i.parts == ["warp", "sync"]:
         return f"M->warp_sync({f.value(i.operands[0], 'u32')});"
-    if [p for p in i.parts if p not in ("cta", "aligned")] != ["sync"] or i.operands != ["0"]:
+    if i.operands != ["0"]:
         raise i.error("a barrier that the translator does not know")
     return "M->sync();"
 
@@ -248,15 +211,10 @@ def barrier(f, i):
 def order_memory(f, i):
     """Fences order memory and wait for no thread. The emulator runs the threads in an order, so they do nothing here, and the
     race detector ignores them."""
-    known = {"cta", "gl", "sys", "gpu", "acq_rel", "sc", "wait", "launch_dependents"}
-    if any(p not in known for p in i.parts):
-        raise i.error("a modifier that the translator does not know")
     return "{ }"
 
 
 def shuffle(f, i):
-    if i.parts[:1] != ["sync"] or i.type != "b32" or i.parts[1] not in ("up", "down", "bfly", "idx"):
-        raise i.error("a shuffle that the translator does not know")
     to, _, predicate = i.operands[0].partition("|")
     a, b, c, mask = (f.value(o, "u32") for o in i.operands[1:])
     text = f"const Shuffled r = shuffle_{i.parts[1]}({a}, {b}, {c}, {mask}); {f.put(to.strip(), 'r.value')}"
@@ -264,8 +222,6 @@ def shuffle(f, i):
 
 
 def vote(f, i):
-    if i.parts[:1] != ["sync"] or i.parts[1] not in ("all", "any", "uni", "ballot"):
-        raise i.error("a vote that the translator does not know")
     return f.put(i.operands[0], f"vote_{i.parts[1]}({f.value(i.operands[1], 'pred')}, {f.value(i.operands[2], 'u32')})")
 
 
@@ -279,16 +235,12 @@ def comparison(i, a, b):
         return f"{'!' if how == 'num' else ''}(is_nan({a}) || is_nan({b}))"
     if real and how.endswith("u") and how[:-1] in COMPARE:
         return f"(is_nan({a}) || is_nan({b}) || {a} {COMPARE[how[:-1]]} {b})"
-    if how not in COMPARE or (real and how in ("lo", "ls", "hi", "hs")):
-        raise i.error("a comparison that the translator does not know")
     return f"({a} < {b} || {a} > {b})" if real and how == "ne" else f"({a} {COMPARE[how]} {b})"
 
 
 def set_predicate(f, i):
     combine = {"and": "&&", "or": "||", "xor": "!="}
     logic = next((m for m in i.parts[1:-1] if m in combine), None)
-    if any(m not in combine and m != "ftz" for m in i.parts[1:-1]) or i.type not in BYTES or i.type in ("f16", "bf16"):
-        raise i.error("a modifier or type that the translator does not know")
     a, b = f.value(i.operands[1], i.type), f.value(i.operands[2], i.type)
     if "ftz" in i.parts:
         a, b = f"flush({a})", f"flush({b})"
@@ -303,7 +255,6 @@ def set_predicate(f, i):
 
 
 def select(f, i):
-    _allow(i)
     a, b = f.value(i.operands[1], i.type), f.value(i.operands[2], i.type)
     return f.put(i.operands[0], f"{f.value(i.operands[3], 'pred')} ? {a} : {b}")
 

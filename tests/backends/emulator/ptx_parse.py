@@ -77,6 +77,15 @@ def _parameters(text, number):
         yield _variable(words, number)
 
 
+def read_instruction(text, number):
+    m = re.fullmatch(r"(?:@(!?%?[\w$]+)\s+)?([a-z]\w*)((?:\.[\w:]+)*)(?:\s+(.*))?", text, re.S)
+    if m is None:
+        raise PtxError(number, text, "a statement that the translator does not know")
+    # "shared::cta" is one part.
+    parts = m[3][1:].split(".") if m[3] else []
+    return Instruction(number, text, m[1] or "", m[2], parts, split_operands(m[4] or ""))
+
+
 class _Reader:
     """Reads a module line by line."""
 
@@ -163,12 +172,7 @@ class _Reader:
                 for r in [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]:
                     entry.registers[r] = m[1]
             return
-        m = re.fullmatch(r"(?:@(!?%?[\w$]+)\s+)?([a-z]\w*)((?:\.[\w:]+)*)(?:\s+(.*))?", text, re.S)
-        if m is None:
-            raise PtxError(number, text, "a statement that the translator does not know")
-        # "shared::cta" is one part.
-        parts = m[3][1:].split(".") if m[3] else []
-        entry.body.append(Instruction(number, text, m[1] or "", m[2], parts, split_operands(m[4] or "")))
+        entry.body.append(read_instruction(text, number))
 
 
 def read_module(text):
