@@ -23,7 +23,7 @@ CUDA = ROOT / "backends" / "cuda"
 ARCHITECTURES = (90, 80)
 # Architectures whose kernels are only checked for stack and local memory: here batch norm's kernels for odd numbers of
 # channels in f32, and with TUTTI_CHECK_ALL, which the tests at night set, every kernel in every type.
-FURTHER = (75, 86, 89, 100, 120)
+FURTHER = (70, 75, 86, 89, 100, 120)
 ODD = ["norm_statistics<float, 1>", "norm_apply<float, 1, -1>", "norm_backward_sums<float, 1, -1>",
        "norm_backward_apply<float, 1, -1>"]
 OPS = ("common.hpp", "elementwise.hpp", "norm.hpp", "norm_kernels.hpp", "fused.hpp", "pool.hpp", "loss.hpp")
@@ -211,16 +211,25 @@ def main():
             if registers > most:
                 faults.append(f"{where}: {registers} registers, expected at most {most}")
     for architecture in FURTHER:
+        compiler = nvrtc
         if architecture not in supported:
-            print(f"sm_{architecture}: not supported by this NVRTC")
-            continue
+            # For a V100, ./test.sh installs the NVRTC of CUDA 12.
+            try:
+                compiler = ptx_nvrtc.library(architecture) if os.environ.get("TUTTI_CHECK_ALL") else None
+            except ptx_nvrtc.CompileError:
+                compiler = None
+            if compiler is None:
+                print(f"sm_{architecture}: not supported by this NVRTC")
+                continue
         if not os.environ.get("TUTTI_CHECK_ALL"):
-            faults += spills(nvrtc, tools, OPS, ODD, architecture) if architecture >= 100 else []
+            faults += spills(compiler, tools, OPS, ODD, architecture) if architecture >= 100 else []
             continue
-        faults += spills(nvrtc, tools, UPDATES, listed("UPDATE"), architecture)
+        faults += spills(compiler, tools, UPDATES, listed("UPDATE"), architecture)
         for t, v in (("float", 4), ("bf16", 8), ("f16", 8)):
-            kernels = [k.replace("T", t).replace("V", str(v)) for k in listed("OP")]
-            faults += spills(nvrtc, tools, OPS, kernels, architecture)
+            # No op launches it in f32 (norm_ops.hpp), where it uses 16 bytes of stack on sm_70.
+            launched = [k for k in listed("OP") if v == 8 or k != "norm_once<T, 8, 7>"]
+            kernels = [k.replace("T", t).replace("V", str(v)) for k in launched]
+            faults += spills(compiler, tools, OPS, kernels, architecture)
     for fault in faults:
         print("FAIL:", fault)
     sys.exit(1 if faults else 0)
