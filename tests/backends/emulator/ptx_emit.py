@@ -248,10 +248,17 @@ def barrier(f, i):
 def order_memory(f, i):
     """Fences order memory and wait for no thread. The emulator runs the threads in an order, so they do nothing here, and the
     race detector ignores them."""
-    known = {"cta", "gl", "sys", "gpu", "acq_rel", "sc", "wait", "launch_dependents"}
+    known = {"cta", "gl", "sys", "gpu", "acq_rel", "sc"}
     if any(p not in known for p in i.parts):
         raise i.error("a modifier that the translator does not know")
     return "{ }"
+
+
+def dependency(f, i):
+    """griddepcontrol: the emulator checks that a kernel which starts early waits before it accesses global memory."""
+    if i.parts not in (["wait"], ["launch_dependents"]):
+        raise i.error("a modifier that the translator does not know")
+    return f"M->dependency({'true' if i.parts == ['wait'] else 'false'});"
 
 
 def shuffle(f, i):
@@ -315,6 +322,6 @@ def arithmetic(f, i):
 STATEMENTS = {
     "ld": load, "ldu": load, "st": store, "atom": atomic, "red": atomic, "mov": move, "cvta": to_generic, "bra": branch,
     "ret": leave, "exit": leave, "trap": trap, "bar": barrier, "barrier": barrier, "membar": order_memory, "fence": order_memory,
-    "griddepcontrol": order_memory, "shfl": shuffle, "vote": vote, "setp": set_predicate, "selp": select,
+    "griddepcontrol": dependency, "shfl": shuffle, "vote": vote, "setp": set_predicate, "selp": select,
     **dict.fromkeys(ARITHMETIC, arithmetic),
 }
