@@ -3,7 +3,7 @@
 """Tests the machine code of tutti's CUDA kernels, without a GPU. A kernel that waits for memory must start several
 loads before it uses the first, keep everything in registers, and leave room for enough blocks on a
 multiprocessor. Numbers of channels are loaded as vectors. Kernels of every type and architecture use no stack and no
-local memory. Kernels for sm_90 access no global memory before they wait for earlier kernels, and load nothing through
+local memory. Kernels for sm_90 access no global memory before they wait for earlier kernels, and do not load through
 the cache for data that is constant during a kernel."""
 import ctypes
 import ctypes.util

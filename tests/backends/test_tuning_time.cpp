@@ -73,7 +73,7 @@ TEST_CASE("kernels are timed for the limited time, and a later run continues whe
   CHECK(next.guessed == 0);
 }
 
-TEST_CASE("without a limit all kernels are timed, and with tuning off none") {
+TEST_CASE("without a limit all kernels are timed, and with tuning off a guess is kept") {
   const test::TempFolder folder;
   Process none(folder.path(), off);
   CHECK(none.choose("a") == "one guessed");
