@@ -43,7 +43,7 @@ class Core : public Backend, public DeviceMemory {
   explicit Core(CudaOptions o)
       : DeviceMemory(o.device),
         options_(std::move(o)),
-        launcher_(device(), Compiler(options_.kernel_folder)),
+        launcher_(device(), Compiler(options_.kernel_folder), options_.early_kernels),
         workspace_(*this),
         gradients_(*this, launcher_),
         staging_(*this, launcher_),

@@ -146,11 +146,8 @@ class BasicCudaBackend : public Core {
   [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNormBackward& o, const PrepareInfo& i) {
     return norm(o, i.desc);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormWithMask&, const PrepareInfo& i) {
-    launcher_.begin(i.desc.compute);
-    workspace_.reserve(norm_tiles(i.desc.compute, i.desc.in[0].shape).workspace_bytes());
-    norms_once_.reserve();
-    return {};
+  [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormWithMask& o, const PrepareInfo& i) {
+    return norm(o, i.desc);
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormBackwardFromMask&, const PrepareInfo& i) {
     launcher_.begin(i.desc.compute);
@@ -198,7 +195,7 @@ class BasicCudaBackend : public Core {
   void run(const op::Conv2dBackwardWeights&, Call& c) { convolve("conv2d_backward_weights", c); }
   void run(const op::BatchNorm& o, Call& c) {
     start("batch_norm", c);
-    run_chosen_norm(launcher_, norms_once_, workspace_, device().stream(), o, c);
+    run_chosen_norm(launcher_, norms_once_, workspace_, o, c);
   }
   void run(const op::BatchNormInference& o, Call& c) {
     start("batch_norm_inference", c);
@@ -206,11 +203,11 @@ class BasicCudaBackend : public Core {
   }
   void run(const op::BatchNormBackward& o, Call& c) {
     start("batch_norm_backward", c);
-    run_chosen_norm(launcher_, norms_once_, workspace_, device().stream(), o, c);
+    run_chosen_norm(launcher_, norms_once_, workspace_, o, c);
   }
   void run(const BatchNormWithMask& o, Call& c) {
     start("batch_norm_with_mask", c);
-    run_batch_norm(launcher_, norms_once_, workspace_, {o.eps, o.momentum, true, true}, c, true);
+    run_chosen_norm(launcher_, norms_once_, workspace_, o, c);
   }
   void run(const BatchNormBackwardFromMask& o, Call& c) {
     start("batch_norm_backward_from_mask", c);
@@ -277,7 +274,7 @@ class BasicCudaBackend : public Core {
   }
   void run(const op::Linear&, Call& c) {
     start("linear", c);
-    run_linear(*gemms_, launcher_, workspace_, device().stream(), c);
+    run_linear(*gemms_, launcher_, workspace_, c);
   }
   void run(const op::LinearBackwardData&, Call& c) {
     start("linear_backward_data", c);
@@ -285,7 +282,7 @@ class BasicCudaBackend : public Core {
   }
   void run(const op::LinearBackwardWeights&, Call& c) {
     start("linear_backward_weights", c);
-    run_linear_backward_weights(*gemms_, launcher_, workspace_, device().stream(), c);
+    run_linear_backward_weights(*gemms_, launcher_, workspace_, c);
   }
   void run(const op::SoftmaxCrossEntropy& o, Call& c) {
     start("softmax_cross_entropy", c);
@@ -319,8 +316,7 @@ class BasicCudaBackend : public Core {
   }
   void fused(std::string_view kind, Call& c) {
     start(kind, c);
-    run_fusion(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedFusion*>(c.prepared),
-               device().stream(), c);
+    run_fusion(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedFusion*>(c.prepared), c);
   }
   std::shared_ptr<void> product(LinearPass pass, const PrepareInfo& i, const TensorDesc& x, const TensorDesc& y) {
     launcher_.begin(i.desc.compute);
@@ -330,7 +326,7 @@ class BasicCudaBackend : public Core {
   void convolve(std::string_view kind, Call& c) {
     start(kind, c);
     run_convolution(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedConv*>(c.prepared),
-                    device().stream(), c);
+                    c);
   }
 
   class Custom final : public Kernel {

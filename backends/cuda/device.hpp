@@ -21,6 +21,11 @@ namespace tutti::cuda {
 [[nodiscard]] constexpr int oldest_architecture(int runtime) noexcept { return runtime < 13000 ? 70 : 75; }
 [[nodiscard]] constexpr bool has_bf16(int architecture) noexcept { return architecture >= 80; }
 [[nodiscard]] constexpr bool has_tf32(int architecture) noexcept { return architecture >= 80; }
+// Returns whether a kernel can start before the kernel before it in the stream has ended (programmatic dependent
+// launch), also in a captured graph. Captures keep such an edge since CUDA 12.3 (cudaGraphEdgeData).
+[[nodiscard]] constexpr bool starts_early(int architecture, int driver) noexcept {
+  return architecture >= 90 && driver >= 12030;
+}
 
 // Returns the number of GPUs, without initialising any of them. If there is none, throws a DeviceError that names what
 // is missing.
@@ -94,7 +99,19 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   [[nodiscard]] int id() const noexcept { return id_; }
-  [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+  // Returns the stream, for any work but tutti's kernels. Call it for each piece of work, right before the work starts:
+  // the next kernel of tutti then starts after this work has ended (kernel_stream()).
+  [[nodiscard]] cudaStream_t stream() const noexcept {
+    kernel_is_last_ = false;
+    return stream_;
+  }
+  // Returns the stream for the launch of one of tutti's kernels. Sets `follows` to whether the last work in the stream
+  // is such a kernel too. Call launched_together() after a cooperative launch.
+  [[nodiscard]] cudaStream_t kernel_stream(bool& follows) const noexcept {
+    follows = std::exchange(kernel_is_last_, true);
+    return stream_;
+  }
+  void launched_together() const noexcept { kernel_is_last_ = false; }
   [[nodiscard]] const cudaDeviceProp& properties() const noexcept { return properties_; }
   // Example: 90 for compute capability 9.0.
   [[nodiscard]] int architecture() const noexcept { return 10 * properties_.major + properties_.minor; }
@@ -141,6 +158,11 @@ class Device {
   void share_steps(int ranks) const noexcept { ranks_ = ranks; }
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
 
+  // Count memory of this device that tutti allocates with a library's allocator instead of DeviceMemory.
+  void hold(std::size_t bytes) const noexcept { held_ += bytes; }
+  void hold_less(std::size_t bytes) const noexcept { held_ -= bytes; }
+  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_; }
+
   // Returns true while the stream records calls for a graph instead of running them.
   [[nodiscard]] bool capturing() const {
     cudaStreamCaptureStatus s = cudaStreamCaptureStatusNone;
@@ -161,6 +183,8 @@ class Device {
   std::string_view kind_, node_;
   std::function<void()> forget_;
   mutable int ranks_ = 1;
+  mutable std::size_t held_ = 0;
+  mutable bool kernel_is_last_ = false;  // the last work in the stream is a kernel of tutti
 };
 
 // Whether a GPU is usable. why: the problem of an existing GPU, its driver or CUDA; empty if there is no GPU.

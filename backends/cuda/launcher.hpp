@@ -48,12 +48,23 @@ class Module {
   std::vector<cudaKernel_t> kernels_;
 };
 
-// Launches tutti's kernels on one device. All calls must come from one thread.
+// Launches tutti's kernels on one device. All calls must come from one thread. If the GPU and the driver can do it
+// (starts_early()), a kernel that directly follows another one of tutti starts before that one has ended, and waits in
+// its first instruction (kernels/common.hpp). So the time between the two kernels is shorter. A kernel after any other
+// work, such as a library's kernel, a copy or a wait for an event, starts after this work has ended. So do kernels
+// whose blocks wait for each other, and kernels after them.
 class Launcher {
  public:
   static constexpr unsigned block = 256;
 
-  Launcher(const Device& device, Compiler compiler) : device_(device), compiler_(std::move(compiler)) {}
+  // early: kernels may start early if the GPU and the driver can do it.
+  Launcher(const Device& device, Compiler compiler, bool early = true)
+      : device_(device), compiler_(std::move(compiler)) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    early_ = early && starts_early(device.architecture(), driver);
+  }
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
 
   // Starts threads that compile and load the kernels for this type. The first launch waits for them.
   void begin(DType t) {
@@ -84,12 +95,12 @@ class Launcher {
   template <class... A>
   void op(DType t, OpKernel k, dim3 grid, unsigned threads, A... arguments) {
     require(t);
-    launch(ops_[index(t)].made(), op_kernel_names, k, grid, threads, nullptr, arguments...);
+    launch(ops_[index(t)].made(), op_kernel_names, k, grid, threads, false, arguments...);
   }
   template <class... A>
   void update(UpdateKernel k, dim3 grid, unsigned threads, A... arguments) {
     require_updates();
-    launch(updates_.made(), update_kernel_names, k, grid, threads, nullptr, arguments...);
+    launch(updates_.made(), update_kernel_names, k, grid, threads, false, arguments...);
   }
 
   // Starts a kernel whose blocks wait for each other, with grid.x times at most grid.y blocks, as many as the GPU runs
@@ -100,10 +111,7 @@ class Launcher {
     const Module& module = ops_[index(t)].made();
     grid.y = std::min(grid.y, blocks_together(module[static_cast<std::size_t>(k)], threads) / grid.x);
     if (grid.y == 0) return false;
-    cudaLaunchAttribute together{};
-    together.id = cudaLaunchAttributeCooperative;
-    together.val.cooperative = 1;
-    launch(module, op_kernel_names, k, grid, threads, &together, arguments...);
+    launch(module, op_kernel_names, k, grid, threads, true, arguments...);
     return true;
   }
 
@@ -111,7 +119,7 @@ class Launcher {
   template <class... A>
   void input(InputKernel k, dim3 grid, unsigned threads, A... arguments) {
     if (!inputs_) inputs_ = load(input_source());
-    launch(*inputs_, input_kernel_names, k, grid, threads, nullptr, arguments...);
+    launch(*inputs_, input_kernel_names, k, grid, threads, false, arguments...);
   }
 
   // Returns the number of blocks for n threads, at most 16 for each multiprocessor: kernels loop over the rest.
@@ -140,10 +148,10 @@ class Launcher {
     return blocks = static_cast<unsigned>(each * device_.multiprocessors());
   }
 
-  // attribute: of the launch; null: none.
+  // together: a cooperative launch.
   template <class Names, class K, class... A>
-  void launch(const Module& module, const Names& names, K which, dim3 grid, unsigned threads,
-              cudaLaunchAttribute* attribute, A... arguments) const {
+  void launch(const Module& module, const Names& names, K which, dim3 grid, unsigned threads, bool together,
+              A... arguments) const {
     const auto i = static_cast<std::size_t>(which);
     const auto* const kernel = reinterpret_cast<const void*>(module[i]);
 #if !defined(NDEBUG)
@@ -156,9 +164,20 @@ class Launcher {
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = dim3(threads);
-    config.stream = device_.stream();
-    config.attrs = attribute;
-    config.numAttrs = attribute != nullptr ? 1 : 0;
+    bool follows = false;
+    config.stream = device_.kernel_stream(follows);
+    cudaLaunchAttribute attribute{};
+    config.attrs = &attribute;
+    if (together) {
+      attribute.id = cudaLaunchAttributeCooperative;
+      attribute.val.cooperative = 1;
+      config.numAttrs = 1;
+      device_.launched_together();
+    } else if (early_ && follows) {
+      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attribute.val.programmaticStreamSerializationAllowed = 1;
+      config.numAttrs = 1;
+    }
     device_.check_op(cudaLaunchKernelExC(&config, kernel, pointers.data()), "a kernel started");
   }
   // The compiler does not know a kernel's parameters: an int passed for a 64-bit parameter would compile, and the
@@ -186,6 +205,7 @@ class Launcher {
   AsyncInit<Module> updates_;
   std::unique_ptr<Module> inputs_;
   std::map<cudaKernel_t, unsigned> blocks_together_;
+  bool early_ = false;
 };
 
 }  // namespace tutti::cuda

@@ -73,8 +73,9 @@ class DeviceMemory : public Memory {
   void copy(void* to, const void* from, std::size_t n) override { transfer(to, from, n, cudaMemcpyDeviceToDevice); }
   void synchronise() override { device_->synchronise(); }
 
-  // Returns the bytes that allocate() returned and deallocate() has not yet freed.
-  [[nodiscard]] std::size_t allocated_bytes() const noexcept override { return allocated_; }
+  // Returns the bytes that allocate() returned and deallocate() has not yet freed, and what tutti holds of libraries'
+  // allocators (Device::hold).
+  [[nodiscard]] std::size_t allocated_bytes() const noexcept override { return allocated_ + device_->held_bytes(); }
   // Returns the bytes that can still be allocated, without the room that the libraries still need.
   [[nodiscard]] std::size_t free_bytes() const override {
     const std::size_t now = unused_bytes();
@@ -86,7 +87,7 @@ class DeviceMemory : public Memory {
   // most a sixteenth of the unused memory.
   [[nodiscard]] std::size_t library_bytes() const {
     const std::size_t most = (device_->architecture() >= 80 ? std::size_t{1536} : std::size_t{1050}) << 20;
-    const std::size_t now = unused_bytes(), held = now + allocated_;
+    const std::size_t now = unused_bytes(), held = now + allocated_bytes();
     const std::size_t taken = unused_at_start_ > held ? unused_at_start_ - held : 0;  // also by other programs
     return std::min(most > taken ? most - taken : 0, now / 16);
   }

@@ -9,14 +9,15 @@
 
 #include <tutti/backends/cuda/cublas/gemm.hpp>
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
+#include <tutti/backends/cuda/cudnn/tuning_time.hpp>
 #include <tutti/backends/cuda/nvrtc.hpp>
 #include <tutti/core/error.hpp>
 
 namespace tutti {
 
 // Whether batch norms run within the convolutions next to them. automatic: in f16 on GPUs for which fusion is known to
-// be faster; with autotune also in other 16-bit cases if a measurement finds fusion faster. on: whenever the graph
-// allows it, in every type.
+// be faster; if autotune is true, also in other 16-bit cases if a measurement finds fusion faster. on: whenever the
+// graph allows it, in every type.
 enum class CudaFusion : std::uint8_t { automatic, on, off };
 
 // Parses "auto", "on" or "off". Throws UsageError for any other text.
@@ -37,12 +38,14 @@ struct CudaOptions {  // options of CudaBackend
   // and not those of fully connected layers, which is PyTorch's default.
   std::optional<bool> tf32{};
   bool deterministic = false;  // only library kernels that give the same bits every time, as tutti's always do
-  bool autotune = false;       // measure the libraries' kernels when plans are made
+  // Measure the libraries' kernels when plans are made, if no result is stored. Empty: for at most usual_tuning_limit.
+  std::optional<bool> autotune{};
   // Take no kernel because of a measurement, nor of one that an earlier process stored (Backend::fix_division).
   bool fixed_kernels = false;
   CudaFusion fusion = CudaFusion::automatic;
-  bool recompute = false;  // recompute activations instead of keeping them if that saves memory
-  bool graph = false;      // capture each run of a plan as a CUDA graph and replay it
+  bool recompute = false;     // recompute activations instead of keeping them if that saves memory
+  bool early_kernels = true;  // kernels start before the kernel before them has ended, if the GPU can do it (Launcher)
+  bool graph = false;         // capture each run of a plan as a CUDA graph and replay it
   std::filesystem::path kernel_folder = cuda::default_cache_folder();  // folder of compiled kernels; empty: not stored
 };
 
@@ -51,7 +54,8 @@ namespace cuda {
 [[nodiscard]] inline ConvolutionOptions convolution_options(const CudaOptions& o) {
   ConvolutionOptions c;
   c.tf32 = o.tf32.value_or(true);
-  c.autotune = o.autotune;
+  c.autotune = o.autotune.value_or(true);
+  if (!o.autotune) c.tuning_limit = usual_tuning_limit;
   c.deterministic = o.deterministic;
   c.fallback_fusions = o.fusion == CudaFusion::on;
   c.measured = !o.fixed_kernels;

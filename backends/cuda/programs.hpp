@@ -80,6 +80,7 @@ namespace tutti::cuda {
   ONE(column_sums_finish, "column_sums_finish")                     \
   ONE(norm_sums_finish, "norm_sums_finish")                         \
   ONE(norm_from_sums, "norm_from_sums<T>")                          \
+  ONE(relu_mask, "relu_mask<T>")                                    \
   TWO(activate)                                                     \
   ONE(norm_backward_factors, "norm_backward_factors")               \
   TWO(norm_backward_affine)                                         \

@@ -92,19 +92,20 @@ class StepGraphs {
   cudaGraphExec_t capture(F&& f) {
     struct Capture {
       bool& flag;
-      cudaStream_t stream;
+      const Device& device;
       cudaGraph_t graph = nullptr;
       // Ends the capture also if f throws.
       ~Capture() {
-        if (std::exchange(flag, false)) cudaStreamEndCapture(stream, &graph);
+        if (std::exchange(flag, false)) cudaStreamEndCapture(device.stream(), &graph);
         if (graph != nullptr) cudaGraphDestroy(graph);
       }
-    } c{capturing_, device_.stream()};
-    device_.check_op(cudaStreamBeginCapture(c.stream, cudaStreamCaptureModeThreadLocal), "the start of a capture");
+    } c{capturing_, device_};
+    device_.check_op(cudaStreamBeginCapture(device_.stream(), cudaStreamCaptureModeThreadLocal),
+                     "the start of a capture");
     capturing_ = true;
     f();
     capturing_ = false;
-    device_.check_op(cudaStreamEndCapture(c.stream, &c.graph), "a captured step");
+    device_.check_op(cudaStreamEndCapture(device_.stream(), &c.graph), "a captured step");
     cudaGraphExec_t exec = nullptr;
     device_.check_op(cudaGraphInstantiate(&exec, c.graph, 0), "a captured step made ready");
     ++captured_;

@@ -14,7 +14,8 @@ struct BackendOptions {              // options of make_backend()
   bool gpu = true;                   // whether "auto" may select a GPU
   std::optional<int> device;         // number of the GPU as in nvidia-smi -L; empty: local rank k uses GPU k
   std::optional<bool> tf32;          // as in CudaOptions, and so are these:
-  bool deterministic = false, autotune = false, recompute = false;
+  std::optional<bool> autotune;
+  bool deterministic = false, recompute = false;
   bool graph = true;
   std::string fusion = "auto";         // "auto", "on" or "off", as in CudaFusion
   std::string where = "make_backend";  // what errors name, for example the option with the name

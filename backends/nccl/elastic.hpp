@@ -75,9 +75,21 @@ class NcclMember : private detail::NcclGeneration, public AllReduce<NcclCommunic
 struct NcclGroupFactory {
   const cuda::Device* device;
   NcclJobOptions options{};
+  std::shared_ptr<NcclMemory> memory{};  // the gradients, which keep their memory in all generations
+
   [[nodiscard]] std::unique_ptr<NcclMember> operator()(const Assignment& a, ControlChannel& channel,
                                                        InterruptFlag& flag) const {
-    return std::make_unique<NcclMember>(*device, a, options, channel, flag);
+    auto member = std::make_unique<NcclMember>(*device, a, options, channel, flag);
+    member->communicator().share(memory);
+    return member;
+  }
+  // Returns registered memory for all generations, once, or an empty span. member: of the current generation, or null.
+  [[nodiscard]] std::span<std::byte> allocate(std::size_t bytes, NcclMember* member) {
+    if (memory != nullptr) return {};
+    memory = NcclMemory::allocate(nccl_registration(), *device, bytes);
+    if (memory == nullptr) return {};
+    if (member != nullptr) member->communicator().share(memory);
+    return memory->bytes();
   }
 };
 

@@ -59,16 +59,18 @@ struct NcclOptions {
 }
 [[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
-// Tells NCCL 2.29 and newer that a captured step and other operations do not run at the same time. Then NCCL adds no
-// events to graphs that would order them (NCCL_GRAPH_MIXING_SUPPORT in NCCL's documentation). Returns false in an older
-// NCCL, whose configuration has no such member.
+// Tells NCCL 2.29 and newer that the operations of a communicator are not mixed: then NCCL adds no events to graphs
+// that would order them. Has no effect in an older NCCL, whose configuration has no such member. By NCCL's
+// documentation of NCCL_GRAPH_MIXING_SUPPORT, these are not supported then:
+//  - graphs with operations of one communicator that are launched on different streams without an order. Any number of
+//    graphs is safe if all are launched on one stream: StepGraphs launches all of them on the device's stream.
+//  - an operation outside a graph while a launched graph with operations of the communicator has not ended, whatever
+//    the streams: NcclCommunicator::wait_for_captured().
+// A graph after an operation outside a graph is safe, because Work::wait_device() and Work::wait() put this operation
+// before later work of the device's stream.
 template <class Config>
-bool set_graph_usage(Config& config) noexcept {
-  if constexpr (requires { config.graphUsageMode; }) {
-    config.graphUsageMode = 1;
-    return true;
-  }
-  return false;
+void set_graph_usage(Config& config) noexcept {
+  if constexpr (requires { config.graphUsageMode; }) config.graphUsageMode = 1;
 }
 
 // NCCL's communicator, created without blocking: every wait has a deadline, after which the communicator is aborted.
@@ -92,8 +94,7 @@ class NcclGroup {
     if (failed()) stop_here(all);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    captures_alone_ = set_graph_usage(config);
-    device.share_steps(o.size);
+    set_graph_usage(config);
     try {
       ncclComm_t comm = nullptr;
       const ncclResult_t r = ncclCommInitRankConfig(&comm, o.size, id, o.rank, &config);
@@ -104,7 +105,6 @@ class NcclGroup {
       cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, -1), "a stream for NCCL");
       device.share_steps(o.size);
     } catch (...) {
-      device.share_steps(1);
       abort();
       throw;
     }
@@ -130,9 +130,6 @@ class NcclGroup {
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
-  // Returns true if the communicator runs no uncaptured operation beside a captured one: the caller waits for captured
-  // steps before it starts an operation.
-  [[nodiscard]] bool captures_alone() const noexcept { return captures_alone_; }
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_.load(); }
   [[nodiscard]] const cuda::Device& device() const noexcept { return device_; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
@@ -238,7 +235,6 @@ class NcclGroup {
   std::atomic<ncclComm_t> comm_{nullptr};
   cudaStream_t stream_ = nullptr;
   std::atomic<bool> failed_{false};
-  bool captures_alone_ = false;
   const InterruptFlag* flag_;
 };
 

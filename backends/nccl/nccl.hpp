@@ -46,24 +46,21 @@ class NcclCommunicator {
   // A collective call. Destruction is collective too, unless an operation failed. The device must outlive this object.
   explicit NcclCommunicator(const cuda::Device& device, const NcclOptions& options = {},
                             const Rendezvous& rendezvous = {})
-      : options_(options),
-        memory_(nccl_registration()),
-        group_(device, options, rendezvous),
-        captures_alone_(group_.captures_alone()),
-        hosts_(options.hosts) {
+      : options_(options), memory_(nccl_registration()), group_(device, options, rendezvous), hosts_(options.hosts) {
     if (hosts_.empty()) name_hosts();
   }
   ~NcclCommunicator() {
     // A rank that fails does not wait for other ranks. It aborts the group before it frees device memory, because
     // freeing waits for the device.
     if (group_.failed() || std::uncaught_exceptions() > exceptions_) group_.abort();
-    if (!memory_.registered()) return;
-    group_.device().forget_captured();
+    // The destruction of a graph waits for its operations without a deadline, so operations end before it, or are
+    // aborted at the deadline.
     try {
-      if (!group_.failed()) wait_stream(group_.device().stream(), "the end of operations on registered memory");
+      if (!group_.failed()) wait_stream(group_.device().stream(), "the end of captured steps");
     } catch (const std::exception& e) {
       std::fprintf(stderr, "tutti: %s\n", e.what());
     }
+    group_.device().forget_captured();
     memory_.leave(group_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -138,15 +135,18 @@ class NcclCommunicator {
     std::fprintf(stderr, "tutti: %s ends the job: %s\n", my_name().c_str(), reason.c_str());
     group_.abort();
   }
-  // Returns registered memory with zeros (NcclGradientMemory), once, or an empty span: operations can use all device
-  // memory.
+  // Returns registered memory with zeros (NcclGradients), once, or an empty span: operations can use all device memory.
   std::span<std::byte> allocate(std::size_t bytes) {
-    return size() == 1 ? std::span<std::byte>() : memory_.allocate(group_, bytes);
+    if (size() == 1 || memory_.any()) return {};
+    auto memory = NcclMemory::allocate(memory_.functions(), group_.device(), bytes);
+    if (memory == nullptr) return {};
+    memory_.enter(group_, memory);
+    return memory->bytes();
   }
-  [[nodiscard]] bool has_registered_memory() const noexcept { return memory_.registered(); }
-  // Waits for captured steps before each operation outside a capture, as NCCL requires of communicators for which
-  // NcclGroup::captures_alone() is true.
-  void capture_alone() noexcept { captures_alone_ = true; }
+  // Registers memory of this process that outlives the communicator, for the same use as memory from allocate().
+  void share(const std::shared_ptr<NcclMemory>& memory) {
+    if (size() > 1 && memory != nullptr && !memory_.any()) memory_.enter(group_, memory);
+  }
 
   // Waits for the work on a stream, for example for a captured step that contains operations. Records the event again.
   // Throws if NCCL reports an error or the deadline passes.
@@ -217,9 +217,9 @@ class NcclCommunicator {
     return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
   }
 
-  // An operation outside a capture must not be started before captured ones have ended, whatever their streams.
+  // Waits before an operation outside a capture until captured ones have ended, whatever their streams: NCCL requires
+  // it with set_graph_usage(), and older versions require it if a user sets NCCL_GRAPH_MIXING_SUPPORT=0.
   void wait_for_captured(const std::string& name) {
-    if (!captures_alone_) return;
     if (group_.device().capturing()) {
       has_captured_ = true;
     } else if (has_captured_) {
@@ -352,9 +352,9 @@ class NcclCommunicator {
 
   int exceptions_ = std::uncaught_exceptions();
   NcclOptions options_;
-  NcclGradientMemory memory_;  // freed after the communicator
+  NcclGradients memory_;  // freed after the communicator
   NcclGroup group_;
-  bool captures_alone_, has_captured_ = false;
+  bool has_captured_ = false;
   std::chrono::milliseconds host_deadline_ = options_.deadline;
   std::shared_ptr<void> staging_;
   std::optional<cuda::Event> before_, marker_;

@@ -61,7 +61,7 @@ INDICES = [
     ("mask-bits-reversed", "norm.hpp", "g = r.bits >> j & 1 ? g : 0.0f;", "g = r.bits >> (7 - j) & 1 ? g : 0.0f;", OPS_BF16),
     ("one-value-too-many", "elementwise.hpp", "i < n; i += index_step()) y[i] = from_float<T>(f(to_float(x[i])));",
      "i <= n; i += index_step()) y[i] = from_float<T>(f(to_float(x[i])));", OPS),
-    ("bias-of-the-first-lane", "elementwise.hpp", "f[j] += b[c + j];", "f[j] += b[c];", OPS),
+    ("bias-of-the-first-lane", "elementwise.hpp", "f[j] += bias[j];", "f[j] += bias[0];", OPS),
     ("pieces-overlap", "elementwise.hpp", "(i64)(blockIdx.x - j.first_block) * 2048", "(i64)(blockIdx.x - j.first_block) * 2047", GRADIENTS),
     ("every-thread-does-the-rest", "update.hpp", "if (first_index() == 0 && n % V != 0)", "if (n % V != 0)", UPDATES),
     ("partial-norms-overlap", "update.hpp", "two_sums(weights, gradients, partial + 2 * blockIdx.x);",
@@ -77,7 +77,7 @@ NANS = [
     ("gelu-drops-nan", "elementwise.hpp", "a = fabsf(x) > 15.0f ? 15.0f : fabsf(x);", "a = fminf(fabsf(x), 15.0f);",
      [(EMULATED, "gelu is right at known values")]),
     ("nan-ranks-last", "loss.hpp", "(!(v < zt) && (v != zt || k < label))", "(v > zt || (v == zt && k < label))", LOSS),
-    ("max-pool-drops-nan", "pool.hpp", " || f[j] != f[j]) {", ") {", OPS),
+    ("max-pool-drops-nan", "pool.hpp", " || f[j] != f[j]) {", ") {", [(EMULATED, "a NaN in the weights")]),
 ]
 # Inline assembly whose operands are not of the instruction's type, which NVRTC does not check.
 OPERANDS = [
@@ -87,4 +87,11 @@ OPERANDS = [
     ("arrival-of-a-wide-value", "norm_kernels.hpp", '"l"(p), "r"(v) : "memory"', '"l"(p), "l"((unsigned long long)v) : "memory"', ONCE),
     ("wide-read-of-the-arrivals", "norm_kernels.hpp", "ld.acquire.gpu.global.u32", "ld.acquire.gpu.global.u64", ONCE),
 ]
-FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS + OPERANDS
+# Kernels that start before the kernel before them has ended.
+EARLY = [
+    ("reads-before-the-wait", "norm_kernels.hpp", "  wait_for_earlier_kernels();\n  finish_statistics(", "  if (partial[0] < -1e30f) return;\n  wait_for_earlier_kernels();\n  finish_statistics(", OPS),
+    ("gradients-without-wait", "norm_kernels.hpp", "  wait_for_earlier_kernels();\n  gradient_to<", "  gradient_to<", OPS),
+    ("one-thread-waits", "step.hpp", "  wait_for_earlier_kernels();\n  __shared__ double room[256];\n  __shared__ double scales[1];",
+     "  if (threadIdx.x == 0) wait_for_earlier_kernels();\n  __shared__ double room[256];\n  __shared__ double scales[1];", STEPS),
+]
+FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS + OPERANDS + EARLY

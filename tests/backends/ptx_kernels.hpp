@@ -69,19 +69,21 @@ class PtxKernel {
     REQUIRE(start(blocks, threads, in, out, room, false) == cudaSuccess);
     emulator::Device::instance().finish();
   }
-  // together: a cooperative launch.
-  cudaError_t start(unsigned blocks, unsigned threads, const void* in, const void* out, const void* room,
-                    bool together) {
+  // together: a cooperative launch. early: the kernel may start before the kernel before it has ended.
+  cudaError_t start(unsigned blocks, unsigned threads, const void* in, const void* out, const void* room, bool together,
+                    bool early = false) {
     std::array<const void*, 3> values{in, out, room};
     std::array<void*, 3> p{&values[0], &values[1], &values[2]};
-    cudaLaunchAttribute cooperative{};
-    cooperative.id = cudaLaunchAttributeCooperative;
-    cooperative.val.cooperative = 1;
+    std::array<cudaLaunchAttribute, 2> attributes{};
+    attributes[early ? 1 : 0].id = cudaLaunchAttributeCooperative;
+    attributes[early ? 1 : 0].val.cooperative = 1;
+    attributes[early ? 0 : 1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[early ? 0 : 1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(threads);
-    config.attrs = &cooperative;
-    config.numAttrs = together ? 1 : 0;
+    config.attrs = attributes.data();
+    config.numAttrs = (together ? 1 : 0) + (early ? 1 : 0);
     return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel_), p.data());
   }
 

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -62,6 +63,20 @@ void compile_all(int architecture) {
 
 }  // namespace
 
+TEST_CASE("every kernel begins with the wait for earlier kernels, and no pointer is __restrict__") {
+  const std::string begin = " {\n  wait_for_earlier_kernels();\n";
+  for (const cuda::Source& s : {cuda::op_source(DType::bf16), cuda::update_source(), cuda::input_source()}) {
+    std::size_t kernels = 0, waits = 0;
+    for (std::size_t at = 0; (at = s.text.find("\n__global__ ", at)) != std::string::npos; ++at) {
+      ++kernels;
+      const std::size_t body = s.text.find(" {\n", at);
+      waits += s.text.compare(body, begin.size(), begin) == 0 ? 1 : 0;
+    }
+    CHECK(kernels > 0);
+    CHECK(waits == kernels);
+    CHECK(s.text.find("__restrict__ ") == std::string::npos);
+  }
+}
 TEST_CASE("every kernel compiles for sm_70, in a build with CUDA 12") {
   if (cuda::oldest_architecture(CUDART_VERSION) <= 70)
     compile_all(70);

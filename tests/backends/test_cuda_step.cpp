@@ -111,6 +111,54 @@ TEST_CASE("a steady step is one graph launch, and the host waits only for an ear
   device.graph_launches = 0;
 }
 
+TEST_CASE("kernels start early after tutti's own kernels, in captured and other steps, if GPU and driver can do it") {
+  if (skipped()) return;
+  auto& device = emulator::Device::instance();
+  const Graph net = small_net();
+  const auto batch = testing::random_batch(net, 8, 1);
+  const BatchView view = batch.view();
+  struct Case {
+    int major, driver;
+    bool graph, early;
+    bool expected;
+  };
+  std::vector<float> weights;
+  for (const Case& c :
+       {Case{9, 13000, true, true, true}, Case{9, 13000, false, true, true}, Case{9, 12030, true, true, true},
+        Case{9, 12020, true, true, false}, Case{8, 13000, true, true, false}, Case{9, 13000, true, false, false}}) {
+    CAPTURE(c.major);
+    CAPTURE(c.driver);
+    CAPTURE(c.graph);
+    device.major = c.major;
+    device.driver = c.driver;
+    device.runtime = 12080;
+    CudaOptions o = options(c.graph);
+    o.early_kernels = c.early;
+    device.early_kernels = 0;
+    device.kernels.clear();
+    {
+      Emulated backend(o);
+      Solo solo;
+      Trainer t(backend, solo, net, {.clip_norm = 1});
+      for (int i = 0; i < 4; ++i) t.step({&view, 1}, 8, 0.05);
+      CHECK(t.take_metrics().rows == 32);
+      if (weights.empty()) weights = weights_of(t);
+      CHECK(weights_of(t) == weights);
+    }
+    std::size_t all = 0;
+    for (const auto& [name, n] : device.kernels) all += n;
+    // Every step has the chain of a batch norm's passes, the loss, and the update.
+    CHECK(device.early_kernels < all);
+    CHECK((device.early_kernels > 0) == c.expected);
+    if (c.expected) CHECK(4 * device.early_kernels > all);
+    MESSAGE(device.early_kernels, " of ", all, " kernels start early");
+  }
+  device.major = 9;
+  device.driver = 13000;
+  device.runtime = CUDART_VERSION;
+  device.graph_launches = 0;
+}
+
 TEST_CASE("wait() returns the metrics of one step, and take_metrics() those of all steps") {
   if (skipped()) return;
   const Graph net = small_net();

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -131,6 +132,29 @@ TEST_CASE("a process may be killed at any point of a step and while a group form
       }
       require_every_sample_once(folder.path(), 4);
     }
+}
+
+TEST_CASE("gradients of an elastic job lie in memory that each generation's communicator registers") {
+  if (testing::no_emulator()) return;
+  const auto said = testing::two_nccl_ranks([&](int rank, ElasticNccl& strategy, cuda::DeviceMemory& memory) {
+    const std::span<std::byte> bytes = strategy.allocate(4000);
+    conformance::require(bytes.size() == 4000 && emulator::nccl.registered == 1, "registered memory");
+    conformance::require(strategy.allocate(10).empty(), "there is one piece");
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      std::vector<float> v(1000, static_cast<float>(rank + 1));
+      memory.copy_in(bytes.data(), v.data(), 4000);
+      try {
+        strategy.reduce({Piece::Kind::gradients, 1, DType::f32, bytes}).wait();
+        memory.copy_out(v.data(), bytes.data(), 4000);
+        conformance::require(v == std::vector<float>(1000, 3.F), "their sum");
+      } catch (const CommunicationError&) {
+        // The other rank has its sum and has left this generation already.
+      }
+      conformance::require(strategy.next_generation({i, true, false}), "the next generation");
+      conformance::require(emulator::nccl.registered == 1, "the next communicator registers it");
+    }
+  });
+  for (const std::string& s : said) CHECK(s == "");
 }
 
 TEST_CASE("two hundred generations leave no communicator, stream, memory or descriptor allocated") {

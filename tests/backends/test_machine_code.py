@@ -3,7 +3,8 @@
 """Tests the machine code of tutti's CUDA kernels, without a GPU. A kernel that waits for memory must start several
 loads before it uses the first, keep everything in registers, and leave room for enough blocks on a
 multiprocessor. Numbers of channels are loaded as vectors. Kernels of every type and architecture use no stack and no
-local memory."""
+local memory. Kernels for sm_90 access no global memory before they wait for earlier kernels, and do not load through
+the cache for data that is constant during a kernel."""
 import ctypes
 import ctypes.util
 import os
@@ -172,6 +173,17 @@ def spills(nvrtc, tools, headers, kernels, architecture):
         for s, (_, stack, local) in usage.items() if s in symbols and (stack or local)]
 
 
+def early_accesses(where, part):
+    """Returns the faults of a kernel for sm_90, which may start before the kernel before it has ended."""
+    code = [text for _, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?);", part)]
+    waits = [i for i, text in enumerate(code) if "ACQBULK" in text]
+    accesses = [i for i, text in enumerate(code) if re.search(r"\b(LDG|LD|STG|ST|ATOM|ATOMG|RED|REDG|LDGSTS)\.E\b", text)]
+    if not waits:
+        return [f"{where} does not wait for earlier kernels"]
+    faults = [f"{where}: {code[i]} comes before the wait for earlier kernels" for i in accesses if i < waits[0]]
+    return faults + [f"{where}: {text}" for text in code if "LDG" in text and ".CONSTANT" in text]
+
+
 def main():
     nvrtc = open_nvrtc()
     supported = ptx_nvrtc.supported(nvrtc)
@@ -198,6 +210,8 @@ def main():
             registers, stack, local = usage[symbol]
             if stack or local:
                 faults.append(f"{where}: {stack} bytes of stack, {local} of local memory")
+            if architecture >= 90:
+                faults += early_accesses(where, part)
             least, most = bounds.get(kernel, (0, 128))
             # Numbers of channels are loaded before the loop, and must not count as rows.
             loads = max((loads_under_way(loop, "U16" if kernel in VALUES else "128") for loop in loops(part)), default=0)

@@ -3,6 +3,8 @@
 // outside of allocations and of shared variables, addresses that are not aligned, and shared memory that was not
 // written. Each kernel has a correct form too.
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -211,4 +213,81 @@ TEST_CASE("a cooperative launch that does not fit the device is refused") {
   CHECK(k.start(most, 64, nullptr, nullptr, nullptr, true) == cudaErrorNotSupported);
   d.cooperative = 1;
   d.finish();
+}
+
+namespace {
+
+// Starts a kernel that writes `out`, and after it, early, one with the body. Returns the fault's message.
+std::string early(const std::string& body) {
+  PtxKernel first(testing::entry(room + places + "st.global.u32 [%rd2], %r22;\n")), second(testing::entry(room + body));
+  const DeviceArray<std::uint32_t> in(128), out(128);
+  const std::string said = testing::end_of([&] {
+    if (first.start(2, 64, in.data(), out.data(), nullptr, false) != cudaSuccess ||
+        second.start(2, 64, in.data(), out.data(), nullptr, false, true) != cudaSuccess)
+      std::abort();
+    emulator::Device::instance().finish();
+  });
+  return said == "no signal: " ? "" : said;
+}
+constexpr const char* first_wait = "griddepcontrol.wait;\ngriddepcontrol.launch_dependents;\n";
+
+}  // namespace
+
+TEST_CASE("a kernel that starts early must wait in each thread before it accesses global memory") {
+  const std::string read = "ld.global.u32 %r1, [%rd2];\n", write = "st.global.u32 [%rd2], %r1;\n";
+  CHECK(early(places + first_wait + read + write).empty());
+  CHECK(early(first_wait + places + read).empty());
+  const auto fault = [](const std::string& body) {
+    const std::string said = early(body);
+    CHECK_MESSAGE(said.find("signal: emulator: an access before the wait for earlier kernels in kernel k") == 0, said);
+  };
+  fault(places + read + first_wait + write);
+  fault(places + write + first_wait);
+  fault(places + "ld.global.nc.u32 %r1, [%rd2];\n" + first_wait);
+  fault(places + "red.global.add.u32 [%rd2], 1;\n" + first_wait);
+  // The wait of another thread is not enough.
+  fault(places + "setp.ne.u32 %p1, %r20, 5;\n@%p1 griddepcontrol.wait;\n" + read);
+  const std::string none = early("griddepcontrol.launch_dependents;\n");
+  CHECK_MESSAGE(none.find("a thread that does not wait for earlier kernels, in kernel k") != std::string::npos, none);
+}
+
+TEST_CASE("a kernel starts early only after a kernel, and on devices and drivers that can do it") {
+  PtxKernel k(testing::entry(first_wait));
+  emulator::Device& d = emulator::Device::instance();
+  const auto start = [&](bool as_early, bool together = false) {
+    return k.start(1, 32, nullptr, nullptr, nullptr, together, as_early);
+  };
+  const auto refused = [&](const std::function<void()>& between) {
+    const std::string said = testing::end_of([&] {
+      (void)start(false);
+      between();
+      (void)start(true);
+    });
+    CHECK_MESSAGE(said.find("a kernel that may start before work has ended that is no kernel") != std::string::npos,
+                  said);
+  };
+  const DeviceArray<std::uint32_t> some(1);
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  refused([&] { cudaMemsetAsync(some.data(), 0, 4, nullptr); });
+  refused([&] { d.submit([] {}); });  // a library's kernel
+  refused([&] { cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal); });
+  refused([&] {
+    cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal);
+    (void)start(false);
+    cudaEventRecord(event, nullptr);
+    cudaStreamWaitEvent(nullptr, event, 0);
+  });
+  CHECK(start(false) == cudaSuccess);
+  CHECK(start(true) == cudaSuccess);
+  CHECK(start(true) == cudaSuccess);
+  CHECK(start(true, true) == cudaErrorNotSupported);
+  d.driver = 12020;
+  CHECK(start(true) == cudaErrorNotSupported);
+  d.driver = 13000;
+  d.major = 8;
+  CHECK(start(true) == cudaErrorNotSupported);
+  d.major = 9;
+  d.finish();
+  cudaEventDestroy(event);
 }

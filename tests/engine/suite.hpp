@@ -75,7 +75,8 @@ void check_loss(Backend& backend);
 // Checks losses with mixed labels, and binary cross entropy: known values, and bad labels. For backends of the
 // processor.
 void check_mixed_loss(Backend& backend);
-// Checks that a NaN in the weights gives a NaN loss: the ops relu, gelu, pool and batch norm pass it on.
+// Checks that a NaN in the weights gives a NaN loss: the ops relu, gelu, pool and batch norm pass it on. And that max
+// pooling passes on a single NaN, wherever it is in a window.
 void check_nan_is_not_lost(Backend& backend);
 
 // Checks GELU alone, in every precision of the backend: values known to 30 digits, and large arguments with exact

@@ -33,7 +33,7 @@ void require_fixed_kernels(const RunOptions& o) {
     fail<UsageError>("--convolution",
                      "auto, direct or winograd with --logical-ranks, because measured times differ between processes",
                      o.convolution, "leave it out");
-  if (o.autotune)
+  if (o.autotune.value_or(false))
     fail<UsageError>("--autotune",
                      "no --autotune with --logical-ranks, because measured times differ between processes", "given",
                      "leave it out");

@@ -215,7 +215,9 @@ void describe_machine(RunOptions& o, V& v) {
   v("backend", o.backend, "auto, reference, eigen, onednn or cuda");
   v("tf32", o.tf32,
     "cuda: products of f32 with the precision of TF32: 1: all; 0: exact products; default: those of convolutions");
-  v("autotune", o.autotune, "cuda: time the libraries' kernels before the first step");
+  v("autotune", o.autotune,
+    "cuda: time the libraries' kernels before the first step: 1: all; 0: off; default: for 20 seconds. Results are "
+    "kept");
   v("deterministic", o.deterministic, "cuda: the same bits every time");
   v("cuda-fusion", o.cuda_fusion, "cuda: fuse batch norm with convolutions: auto, on or off");
   v("recompute", o.recompute, "cuda: save memory: compute cheap activations again in the backward pass");

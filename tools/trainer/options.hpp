@@ -170,7 +170,8 @@ struct RunOptions {
   bool any_half = false;  // bf16 was chosen by default: a GPU without it computes in f16
   std::string data_on_device = "auto", cuda_fusion = "auto", convolution = "auto";
   std::optional<bool> tf32;
-  bool autotune = false, deterministic = false, recompute = false, cuda_graph = true;
+  std::optional<bool> autotune;
+  bool deterministic = false, recompute = false, cuda_graph = true;
   std::int64_t threads = 0, intra_op_threads = 0, inter_op_threads = 0;
   std::uint64_t seed = 1;
   bool tensorboard = true, audit = false, dry_run = false, eval_only = false;

@@ -3,6 +3,7 @@
 
 #include <cudnn.h>
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <optional>
@@ -17,14 +18,17 @@
 #include <tutti/backends/cuda/cudnn/plan.hpp>
 #include <tutti/backends/cuda/cudnn/plan_store.hpp>
 #include <tutti/backends/cuda/cudnn/tuning.hpp>
+#include <tutti/backends/cuda/cudnn/tuning_time.hpp>
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/core/dtype.hpp>
 
 namespace tutti::cuda {
 
 struct ConvolutionOptions {
-  bool tf32 = false;              // f32 products with the precision of TF32
-  bool autotune = false;          // if no measured plan is stored, measure the plans and take the fastest
+  bool tf32 = false;      // f32 products with the precision of TF32
+  bool autotune = false;  // if no measured plan is stored, measure the plans and take the fastest
+  // How long the measurements of a process may take together (Tuning); empty: no limit.
+  std::optional<std::chrono::duration<double>> tuning_limit{};
   bool deterministic = false;     // only kernels that give the same bits every time
   bool measured = true;           // take a stored plan that was the fastest in a measurement
   bool fallback_fusions = false;  // also fusions that cuDNN's heuristics propose only as a fallback
@@ -32,12 +36,19 @@ struct ConvolutionOptions {
   std::filesystem::path plan_folder = default_plan_folder();  // empty: plans are not stored
 };
 
-// Chooses plans for one device: a stored plan, otherwise the fastest in a measurement (with autotune) or the first of
-// cuDNN's heuristics. Stores the choice. Calls must come from one thread at a time, not while a CUDA graph is captured.
+// Chooses plans for one device: a stored plan, otherwise the fastest in a measurement (with autotune, within its limit)
+// or the first of cuDNN's heuristics (Tuning). Stores the choice. Calls must come from one thread at a time, not while
+// a CUDA graph is captured.
 class Planner {
  public:
   Planner(const Device& device, ConvolutionOptions options)
-      : device_(device), handle_(device), options_(std::move(options)), store_(options_.plan_folder) {}
+      : device_(device),
+        handle_(device),
+        options_(std::move(options)),
+        store_(options_.plan_folder),
+        tuning_(store_, {options_.autotune, options_.measured, options_.tuning_limit}) {}
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
 
   [[nodiscard]] cudnn::Handle& handle() noexcept { return handle_; }
   [[nodiscard]] const ConvolutionOptions& options() const noexcept { return options_; }
@@ -54,46 +65,33 @@ class Planner {
     const std::string timed = key_of(graph, "timed in a graph" + kind), guessed = key_of(graph, "guessed" + kind),
                       refused = key_of(graph, "refused" + kind);
     const cudnn::Target target(handle_);
-    // A stored measured plan is used even without autotune: it is better than a guess.
-    if (options_.measured)
-      if (auto kept = restore(target, timed, graph.name())) return kept;
-    if (!options_.autotune)
-      if (auto kept = restore(target, guessed, graph.name())) return kept;
-    if (optional)
+    if (optional && !(options_.measured && store_.has_file(timed)))
       if (auto text = store_.load(refused)) {
         why = *std::move(text);
         return {};
       }
-
-    // cuDNN 9 opens both libraries by name and needs them to make plans. It opens and closes NVRTC for every plan,
-    // which would take longer than the rest of the work. Stored plans need neither library.
-    open_cublaslt();
-    open_nvrtc();
-    const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
-    cudnn::Refusal refusal;
-    std::vector<cudnn::Plan> plans =
-        cudnn::make_plans(target, graph, filter, options_.workspace_limit,
-                          options_.autotune && !optional ? candidates : 1, refusal, guessed_only);
-    if (plans.empty()) {
-      why = std::move(refusal.why);
-      if (optional && refusal.lasting) store_.save(refused, why);
-      return {};
-    }
-    const auto fastest = options_.autotune ? cudnn::fastest_plan(device_, handle_, graph, plans) : std::nullopt;
-    cudnn::Plan& best = plans[fastest.value_or(0)];
-    keep(fastest ? timed : guessed, best);
-    return std::move(best);
+    // A stored measured plan is used even without autotune: it is better than a guess.
+    return tuning_.choose<cudnn::Plan>(
+        timed, guessed, [&](const std::string& key) { return restore(target, key, graph.name()); },
+        [&](bool measures) { return make(target, graph, type, why, optional, measures, timed, guessed, refused); });
   }
 
-  // Returns true if the first of two ways to compute `what` is no slower than the second. Both start work on the
-  // device's stream. The answer is stored. Must not be called while a CUDA graph is captured.
+  // Returns true if the first of two ways to compute `what` is no slower than the second, or if nothing may be
+  // measured. Both start work on the device's stream. The answer is stored. Must not be called while a CUDA graph is
+  // captured.
   template <class One, class Other>
   [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
-    const std::string key = key_of(what, "first of two ways in a graph");
-    if (const auto kept = store_.load(key)) return *kept == "yes";
-    const bool yes = cudnn::shortest_time(device_, one) <= cudnn::shortest_time(device_, other);
-    store_.save(key, yes ? "yes" : "no");
-    return yes;
+    const std::string timed = key_of(what, "first of two ways in a graph"), guessed = timed + " | not measured";
+    const auto restore = [&](const std::string& key) -> std::optional<bool> {
+      const auto kept = store_.load(key);
+      return kept ? std::optional(*kept == "yes") : std::nullopt;
+    };
+    const auto make = [&](bool measures) -> std::optional<bool> {
+      const bool yes = !measures || cudnn::shortest_time(device_, one) <= cudnn::shortest_time(device_, other);
+      store_.save(measures ? timed : guessed, yes ? "yes" : "no");
+      return yes;
+    };
+    return *tuning_.choose<bool>(timed, guessed, restore, make);
   }
 
  private:
@@ -101,6 +99,31 @@ class Planner {
   // plan has one candidate, because cuDNN needs a second to compile each of many such plans. The caller compares that
   // candidate with the unfused ops.
   static constexpr std::size_t candidates = 8;
+
+  // Makes and stores a plan for plan().
+  [[nodiscard]] std::optional<cudnn::Plan> make(const cudnn::Target& target, cudnn::OpGraph& graph, DType type,
+                                                std::string& why, bool optional, bool measures,
+                                                const std::string& timed, const std::string& guessed,
+                                                const std::string& refused) {
+    // cuDNN 9 opens both libraries by name and needs them to make plans. It opens and closes NVRTC for every plan,
+    // which would take longer than the rest of the work. Stored plans need neither library.
+    open_cublaslt();
+    open_nvrtc();
+    const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
+    cudnn::Refusal refusal;
+    std::vector<cudnn::Plan> plans =
+        cudnn::make_plans(target, graph, filter, options_.workspace_limit, measures && !optional ? candidates : 1,
+                          refusal, optional && !options_.fallback_fusions);
+    if (plans.empty()) {
+      why = std::move(refusal.why);
+      if (optional && refusal.lasting) store_.save(refused, why);
+      return {};
+    }
+    const auto fastest = measures ? cudnn::fastest_plan(device_, handle_, graph, plans) : std::nullopt;
+    cudnn::Plan& best = plans[fastest.value_or(0)];
+    keep(fastest ? timed : guessed, best);
+    return std::move(best);
+  }
 
   // Returns everything on which a stored plan depends.
   [[nodiscard]] std::string key_of(const cudnn::OpGraph& graph, std::string_view how) const {
@@ -151,6 +174,7 @@ class Planner {
   cudnn::Handle handle_;
   ConvolutionOptions options_;
   PlanStore store_;
+  Tuning tuning_;
   Versions versions_;
   std::size_t restored_ = 0;
 };

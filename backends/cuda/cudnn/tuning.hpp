@@ -53,18 +53,19 @@ class Captured {
   template <class F>
   Captured(const Device& device, F&& start) : device_(device) {
     struct End {
-      cudaStream_t stream;
+      const Device& device;
       cudaGraph_t graph = nullptr;
       bool open = true;
       ~End() {
-        if (open) cudaStreamEndCapture(stream, &graph);
+        if (open) cudaStreamEndCapture(device.stream(), &graph);
         if (graph != nullptr) cudaGraphDestroy(graph);
       }
-    } end{device.stream()};
-    device.check_op(cudaStreamBeginCapture(end.stream, cudaStreamCaptureModeThreadLocal), "the start of a capture");
+    } end{device};
+    device.check_op(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal),
+                    "the start of a capture");
     start();
     end.open = false;
-    device.check_op(cudaStreamEndCapture(end.stream, &end.graph), "a captured measurement");
+    device.check_op(cudaStreamEndCapture(device.stream(), &end.graph), "a captured measurement");
     device.check_op(cudaGraphInstantiate(&exec_, end.graph, 0), "a captured measurement made ready");
   }
   ~Captured() {

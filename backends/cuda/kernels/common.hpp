@@ -58,7 +58,7 @@ template <class T, int V> inline void store_floats(T* p, const float (&f)[V]) {
 // neighbouring groups: single loads would ask for 32 bytes of memory for each 4 bytes. Each channel number is a multiple
 // of V, and the arrays are aligned to 16 bytes.
 template <int V>
-inline void load_channels(const float* __restrict__ from, float (&to)[V]) {
+inline void load_channels(const float* from, float (&to)[V]) {
   constexpr int n = V % 4 == 0 ? 4 : 1;
   #pragma unroll
   for (int k = 0; k < V; k += n) {
@@ -66,6 +66,18 @@ inline void load_channels(const float* __restrict__ from, float (&to)[V]) {
     #pragma unroll
     for (int j = 0; j < n; ++j) to[k + j] = part.v[j];
   }
+}
+
+// Every kernel begins with this call, in all of its threads, and accesses no memory of the device before it: the kernel
+// may have been started before the kernel before it in the stream had ended (Launcher). Waits until that kernel has
+// ended and its writes are visible, and then lets the next kernel start. So all kernels before the previous one have
+// ended, too. No pointer is __restrict__: otherwise compilers load through a cache that is only valid if
+// nobody writes the memory from the start of the kernel on (ld.global.nc), and move such loads before the wait.
+inline void wait_for_earlier_kernels() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 inline i64 first_index() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }

@@ -7,6 +7,7 @@ namespace tutti::cuda::kernels {
 inline constexpr char elementwise[] = R"cuda(
 template <class T, int V>
 __global__ void normalize(const u8* in, T* out, const float* mean, const float* inv_std, int channels, i64 n) {
+  wait_for_earlier_kernels();
   for (i64 k = first_index(); k * V < n; k += index_step()) {
     const i64 i = k * V;
     int c = (int)(i % channels);
@@ -32,6 +33,7 @@ __global__ void normalize(const u8* in, T* out, const float* mean, const float* 
 template <class T, int N>
 __global__ void normalize_padded(const u8* in, T* out, const float* mean, const float* inv_std, int channels,
                                  i64 pixels) {
+  wait_for_earlier_kernels();
   for (i64 k = first_index(); k < pixels; k += index_step()) {
     float f[N];
     #pragma unroll
@@ -68,10 +70,12 @@ inline void map(const T* x, T* y, i64 n, F f) {
 
 template <class T, int V>
 __global__ void relu_forward(const T* x, T* y, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(x, y, n, [](float f) { return relu(f); });
 }
 template <class T, int V>
 __global__ void relu_backward(const T* dy, const T* y, T* dx, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(dy, y, dx, n, [](float d, float out) { return out > 0 ? d : 0.0f; });
 }
 // The normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a) by the formula of
@@ -95,6 +99,7 @@ struct NormalTail {
 };
 template <class T, int V>
 __global__ void gelu_forward(const T* x, T* y, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(x, y, n, [](float f) {
     const NormalTail p(f);
     return relu(f) - p.a * p.tail;
@@ -102,6 +107,7 @@ __global__ void gelu_forward(const T* x, T* y, i64 n) {
 }
 template <class T, int V>
 __global__ void gelu_backward(const T* dy, const T* x, T* dx, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(dy, x, dx, n, [](float d, float f) {
     const NormalTail p(f);
     const float left = p.tail - p.a * p.density;
@@ -112,22 +118,27 @@ __global__ void gelu_backward(const T* dy, const T* x, T* dx, i64 n) {
 inline float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 template <class T, int V>
 __global__ void sigmoid_forward(const T* x, T* y, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(x, y, n, [](float f) { return sigmoid(f); });
 }
 template <class T, int V>
 __global__ void sigmoid_backward(const T* dy, const T* y, T* dx, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(dy, y, dx, n, [](float d, float out) { return d * (out * (1 - out)); });
 }
 template <class T, int V>
 __global__ void silu_forward(const T* x, T* y, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(x, y, n, [](float f) { return f * sigmoid(f); });
 }
 template <class T, int V>
 __global__ void silu_backward(const T* dy, const T* x, T* dx, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(dy, x, dx, n, [](float d, float f) { return d * (sigmoid(f) * (1 + f * sigmoid(-f))); });
 }
 template <class T, int V>
 __global__ void hard_swish_forward(const T* x, T* y, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(x, y, n, [](float f) {
     const float t = f + 3 < 0 ? 0.0f : f + 3;  // keeps a NaN
     return f * ((t > 6 ? 6.0f : t) * (1 / 6.0f));
@@ -135,18 +146,21 @@ __global__ void hard_swish_forward(const T* x, T* y, i64 n) {
 }
 template <class T, int V>
 __global__ void hard_swish_backward(const T* dy, const T* x, T* dx, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(dy, x, dx, n, [](float d, float f) {
     return d * (f <= -3 ? 0.0f : f >= 3 ? 1.0f : f * (1 / 3.0f) + 0.5f);
   });
 }
 template <class T, int V>
 __global__ void add(const T* a, const T* b, T* out, i64 n) {
+  wait_for_earlier_kernels();
   map<T, V>(a, b, out, n, [](float x, float y) { return x + y; });
 }
 
 // V must divide the channels.
 template <class T, int V>
 __global__ void bias_forward(const T* x, const float* b, T* y, int channels, i64 n) {
+  wait_for_earlier_kernels();
   for (i64 k = first_index(); k < n / V; k += index_step()) {
     float f[V], bias[V];
     load_floats<T, V>(x + k * V, f);
@@ -160,12 +174,14 @@ __global__ void bias_forward(const T* x, const float* b, T* y, int channels, i64
 // Adds a bias to x, which is f32 [rows, columns], and converts the sum to T.
 template <class T>
 __global__ void bias_cast(const float* x, const float* b, T* y, int columns, i64 n) {
+  wait_for_earlier_kernels();
   for (i64 i = first_index(); i < n; i += index_step()) y[i] = from_float<T>(x[i] + b[(int)(i % columns)]);
 }
 
 // Copies pixels of `from` channels to pixels of `to` channels: missing channels are zero, surplus ones are left out.
 template <class T>
 __global__ void change_channels(const T* in, T* out, int from, int to, i64 pixels) {
+  wait_for_earlier_kernels();
   for (i64 k = first_index(); k < pixels * to; k += index_step()) {
     const i64 pixel = k / to;
     const int c = (int)(k - pixel * to);
@@ -175,8 +191,7 @@ __global__ void change_channels(const T* in, T* out, int from, int to, i64 pixel
 
 // Converts weights from f32 [rows, columns, taps] (OIHW) to T [padded rows, taps, padded columns] (KRSC).
 template <class T>
-inline void pack_place(i64 i, const float* __restrict__ w, T* __restrict__ to, int rows, int columns, int taps,
-                       int padded_columns) {
+inline void pack_place(i64 i, const float* w, T* to, int rows, int columns, int taps, int padded_columns) {
   const int k = (int)quotient(i, padded_columns), c = (int)(i - (i64)k * padded_columns);
   const bool there = k < rows && c < columns;
   const float* const from = w + ((i64)k * columns + c) * taps;
@@ -196,6 +211,7 @@ struct PackChunk {
 };
 template <class T>
 __global__ void pack_table(const PackJob* jobs, const PackChunk* chunks) {
+  wait_for_earlier_kernels();
   const PackChunk c = chunks[blockIdx.x];
   const PackJob j = jobs[c.job];
   for (int i = threadIdx.x; i < c.count; i += blockDim.x)
@@ -220,8 +236,8 @@ template <class T, int TAPS>
 inline void unpack_piece(const UnpackJob& j, i64 begin, int n) {
   const int taps = TAPS > 0 ? TAPS : j.taps, columns = j.columns, padded_columns = j.padded_columns;
   const i64 row = quotient(quotient(begin, taps), columns), first = row * columns * taps;
-  const T* __restrict__ const packed = (const T*)j.from + row * taps * padded_columns;
-  float* __restrict__ const dw = j.to + first;
+  const T* const packed = (const T*)j.from + row * taps * padded_columns;
+  float* const dw = j.to + first;
   const int mine = (n - (int)threadIdx.x + (int)blockDim.x - 1) / (int)blockDim.x;
   stream<4>(mine, (begin - first) + threadIdx.x, blockDim.x,
             [&](i64 i) {
@@ -233,6 +249,7 @@ inline void unpack_piece(const UnpackJob& j, i64 begin, int n) {
 }
 template <class T>
 __global__ void unpack_gradients(const UnpackJobs jobs) {
+  wait_for_earlier_kernels();
   int at = 0;
   for (int step = 32; step > 0; step /= 2)
     if (at + step < jobs.count && jobs.of[at + step].first_block <= blockIdx.x) at += step;

@@ -9,6 +9,7 @@ inline constexpr char fused[] = R"cuda(
 // Computes the sums of x and of its squares from the results of norm_statistics for each chunk.
 __global__ void norm_sums_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float* sum,
                                  float* square_sum) {
+  wait_for_earlier_kernels();
   const int c = finish_channel();
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
@@ -26,6 +27,7 @@ template <class T>
 __global__ void norm_from_sums(const float* sum, const float* square_sum, i64 all, int channels, float eps,
                                float momentum, const float* gamma, const float* beta, float* running_mean,
                                float* running_var, float* mean, float* inv_std, T* scale, T* bias) {
+  wait_for_earlier_kernels();
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= channels) return;
   const double n = (double)all, mu = sum[c] / n;
@@ -44,8 +46,8 @@ __global__ void norm_from_sums(const float* sum, const float* square_sum, i64 al
 
 // y = relu(scale * x + bias). V must divide the channels.
 template <class T, int V>
-__global__ void activate(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ bias,
-                         T* __restrict__ y, int channels, i64 n) {
+__global__ void activate(const T* x, const T* scale, const T* bias, T* y, int channels, i64 n) {
+  wait_for_earlier_kernels();
   for (i64 k = first_index(); k < n / V; k += index_step()) {
     const int c = (int)(k * V % channels);
     float f[V], s[V], b[V];
@@ -63,6 +65,7 @@ __global__ void activate(const T* __restrict__ x, const T* __restrict__ scale, c
 __global__ void norm_backward_factors(const float* partial, int chunks, i64 all, int channels, const float* gamma,
                                       const float* mean, const float* inv_std, float* dgamma, float* dbeta,
                                       float* from_g, float* from_x, float* constant) {
+  wait_for_earlier_kernels();
   const int c = finish_channel();
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
@@ -80,11 +83,10 @@ __global__ void norm_backward_factors(const float* partial, int chunks, i64 all,
 // dx = from_g * (g if the relu was active, else 0) + from_x * x + constant
 template <class T, int V>
 __global__ void __launch_bounds__(256, 2)
-    norm_backward_affine(const T* __restrict__ g, const T* __restrict__ x, const float* __restrict__ gamma,
-                         const float* __restrict__ beta, const float* __restrict__ mean,
-                         const float* __restrict__ inv_std, const float* __restrict__ from_g,
-                         const float* __restrict__ from_x, const float* __restrict__ constant, T* __restrict__ dx,
+    norm_backward_affine(const T* g, const T* x, const float* gamma, const float* beta, const float* mean,
+                         const float* inv_std, const float* from_g, const float* from_x, const float* constant, T* dx,
                          i64 all, int channels, int lw, i64 chunk) {
+  wait_for_earlier_kernels();
   const Tile t(lw, V, all, chunk, blockIdx.y);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], a[V], b[V], k[V];

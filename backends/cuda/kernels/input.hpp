@@ -15,6 +15,7 @@ struct Sizes { int height, width, channels, out_height, out_width, reflect; };
 template <int V>
 __global__ void gather_images(const u8* images, const int* labels, const u8* fill, const ImageWindow* windows, u8* out,
                               int* out_labels, Sizes s) {
+  wait_for_earlier_kernels();
   const i64 row = blockIdx.x;
   const ImageWindow w = windows[row];
   const int line = s.out_width * s.channels, bytes = s.out_height * line;

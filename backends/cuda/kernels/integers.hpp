@@ -18,6 +18,7 @@ inline float power_of_two(int exponent) {
 }
 
 __global__ void to_integers(const IntegerBlock* blocks, const float* from, int* to, const int* plus, unsigned* maxima) {
+  wait_for_earlier_kernels();
   struct Values {
     float g;
     int earlier;
@@ -55,6 +56,7 @@ __global__ void to_integers(const IntegerBlock* blocks, const float* from, int* 
 }
 
 __global__ void from_integers(const IntegerBlock* blocks, const int* from, float* to) {
+  wait_for_earlier_kernels();
   const IntegerBlock b = blocks[blockIdx.x];
   const float unit = power_of_two(b.exponent);
   const int mine = threadIdx.x < b.count ? (int)((b.count - threadIdx.x + blockDim.x - 1) / blockDim.x) : 0;

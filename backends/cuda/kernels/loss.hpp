@@ -32,6 +32,7 @@ inline N block_sum(N v, N* room) {
 template <class T>
 __global__ void softmax_rows(const T* logits, const int* labels, T* dlogits, double* losses, int* ranks,
                              const double* scale, int classes, float smoothing) {
+  wait_for_earlier_kernels();
   __shared__ float floats[128];
   __shared__ double doubles[128];
   __shared__ int ints[128];
@@ -80,6 +81,7 @@ __global__ void softmax_rows(const T* logits, const int* labels, T* dlogits, dou
 // number of classes to `report`, which the host reads, and sets the loss to NaN: the net must not learn from it.
 __global__ void loss_finish(const double* losses, const int* ranks, const int* labels, i64 rows, int top_k,
                             int classes, double* metrics, int* report) {
+  wait_for_earlier_kernels();
   __shared__ double doubles[256];
   __shared__ int bad[256];
   double loss = 0, top1 = 0, topk = 0;

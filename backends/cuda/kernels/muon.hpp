@@ -36,6 +36,7 @@ inline i64 muon_place(i64 i, Matrix m) { return m.rows > m.cols ? i % m.cols * m
 // block, as squared_norms.
 __global__ void muon_momentum(const float* w, const float* g, float* a, float* x, Matrix m, Numbers u, Muon o,
                               const StepState* s, const Run* run, double* partial) {
+  wait_for_earlier_kernels();
   double weights = 0, squares = 0;
   const bool takes = muon_numbers(u, s, run);
   const i64 n = (i64)m.rows * m.cols;
@@ -50,6 +51,7 @@ __global__ void muon_momentum(const float* w, const float* g, float* a, float* x
   two_sums(weights, squares, partial + 2 * blockIdx.x);
 }
 __global__ void muon_scale(float* x, i64 n, const double* norms, Muon o) {
+  wait_for_earlier_kernels();
   const double norm = sqrt(norms[1]) * o.norm_factor;
   const float inverse = (float)(1 / (o.limit_eps ? (norm > o.eps ? norm : (double)o.eps) : norm + o.eps));
   for (i64 i = first_index(); i < n; i += index_step()) x[i] = muon_round(__fmul_rn(x[i], inverse), o.half);
@@ -58,6 +60,7 @@ __global__ void muon_scale(float* x, i64 n, const double* norms, Muon o) {
 // 256 threads computes 16 x 16 numbers, each one thread, in the order of depth.
 __global__ void muon_product(const float* x, const float* y, const float* add, float* to, int rows, int depth, int cols,
                              int turned, float alpha, float beta, int half) {
+  wait_for_earlier_kernels();
   __shared__ float left[16][17], right[16][17];
   const int across = (cols + 15) / 16, row = threadIdx.x / 16, col = threadIdx.x % 16;
   const int i = blockIdx.x / across * 16 + row, j = blockIdx.x % across * 16 + col;
@@ -80,6 +83,7 @@ __global__ void muon_product(const float* x, const float* y, const float* add, f
 }
 __global__ void muon_step(float* w, const float* x, Matrix m, Numbers u, Muon o, const StepState* s, const Run* run,
                           const double* norms) {
+  wait_for_earlier_kernels();
   if (!muon_numbers(u, s, run)) return;
   float keep = fmaf(-u.lr, u.weight_decay, 1.0f);
   if (o.normalize) keep = (o.normalize == 2 ? keep : 1.0f) * (norms[0] > 0 ? (float)sqrt(m.rows / norms[0]) : 1.0f);

@@ -11,52 +11,54 @@ inline constexpr char norm_kernels[] = R"cuda(
 inline i64 from_last() { return gridDim.y - 1 - blockIdx.y; }
 
 template <class T, int V>
-__global__ void __launch_bounds__(256, 4) norm_statistics(const T* __restrict__ x, float* __restrict__ partial, i64 all,
-                                                          int channels, int lw, i64 chunk) {
+__global__ void __launch_bounds__(256, 4) norm_statistics(const T* x, float* partial, i64 all, int channels, int lw,
+                                                          i64 chunk) {
+  wait_for_earlier_kernels();
   statistics_of<T, V>(x, partial, all, channels, lw, chunk, blockIdx.y);
 }
 __global__ void norm_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float eps,
                             float momentum, float* running_mean, float* running_var, float* mean, float* inv_std) {
+  wait_for_earlier_kernels();
   finish_statistics(partial, chunks, chunk, all, channels, eps, momentum, running_mean, running_var, mean, inv_std,
                     blockIdx.x);
 }
 template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
-    norm_apply(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
-               const float* __restrict__ mean, const float* __restrict__ spread, const float* __restrict__ gamma,
-               const float* __restrict__ beta, u8* __restrict__ mask, i64 all, int channels, int lw, i64 chunk,
-               int from_variance, float eps, int given) {
+    norm_apply(const T* x, const T* residual, T* y, const float* mean, const float* spread, const float* gamma,
+               const float* beta, u8* mask, i64 all, int channels, int lw, i64 chunk, int from_variance, float eps,
+               int given) {
+  wait_for_earlier_kernels();
   apply_to<T, V, FORM>(x, residual, y, mean, spread, gamma, beta, mask, all, channels, lw, chunk, from_variance, eps,
                        FORM == form_any ? given : FORM, from_last());
 }
 template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
-    norm_backward_sums(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
-                       const T* __restrict__ y, const float* __restrict__ mean, const float* __restrict__ inv_std,
-                       const float* __restrict__ gamma, const float* __restrict__ beta, T* __restrict__ dresidual,
-                       float* __restrict__ partial, i64 all, int channels, int lw, i64 chunk, int given) {
+    norm_backward_sums(const T* dy, const T* dy2, const T* x, const T* y, const float* mean, const float* inv_std,
+                       const float* gamma, const float* beta, T* dresidual, float* partial, i64 all, int channels,
+                       int lw, i64 chunk, int given) {
+  wait_for_earlier_kernels();
   backward_sums_of<T, V, FORM>(dy, dy2, x, y, mean, inv_std, gamma, beta, dresidual, partial, all, channels, lw, chunk,
                                FORM == form_any ? given : FORM, blockIdx.y);
 }
 __global__ void norm_backward_finish(const float* partial, int chunks, i64 all, int channels, float* dgamma,
                                      float* dbeta, float* means) {
+  wait_for_earlier_kernels();
   finish_backward_sums(partial, chunks, all, channels, dgamma, dbeta, means, blockIdx.x);
 }
 template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, blocks_at_once(FORM, sizeof(T) * V))
-    norm_backward_apply(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
-                        const float* __restrict__ mean, const float* __restrict__ inv_std,
-                        const float* __restrict__ gamma, const float* __restrict__ beta,
-                        const float* __restrict__ means, T* __restrict__ dx, i64 all, int channels, int lw, i64 chunk,
-                        int given) {
+    norm_backward_apply(const T* dy, const T* dy2, const T* x, const float* mean, const float* inv_std,
+                        const float* gamma, const float* beta, const float* means, T* dx, i64 all, int channels, int lw,
+                        i64 chunk, int given) {
+  wait_for_earlier_kernels();
   gradient_to<T, V, FORM>(dy, dy2, x, mean, inv_std, gamma, beta, means, dx, all, channels, lw, chunk,
                           FORM == form_any ? given : FORM, from_last());
 }
 
 // One kernel for all passes, for tensors that the L2 cache holds. All of its blocks must run at the same time: it needs
 // a cooperative launch. A block makes the passes over the chunks blockIdx.y, blockIdx.y + gridDim.y, ..., which give
-// the same bits as the separate kernels. Memory that a pass writes and a later pass reads has no __restrict__, so that the
-// compiler neither moves its loads over the barrier nor reads it through a cache that does not see the writes.
+// the same bits as the separate kernels. No argument is __restrict__, so that the compiler neither moves loads of what
+// an earlier pass writes over the barrier nor reads it through a cache that does not see the writes.
 
 inline unsigned add_release(unsigned* p, unsigned v) {
   unsigned before;
@@ -102,10 +104,10 @@ inline void each_finish(int channels, F finish) {
 
 template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, 3)
-    norm_once(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y, float* mean, float* inv_std,
-              const float* __restrict__ gamma, const float* __restrict__ beta, u8* __restrict__ mask, float* partial,
-              float* running_mean, float* running_var, unsigned* arrived, i64 all, int channels, int lw, i64 chunk,
-              int chunks, float eps, float momentum) {
+    norm_once(const T* x, const T* residual, T* y, float* mean, float* inv_std, const float* gamma, const float* beta,
+              u8* mask, float* partial, float* running_mean, float* running_var, unsigned* arrived, i64 all,
+              int channels, int lw, i64 chunk, int chunks, float eps, float momentum) {
+  wait_for_earlier_kernels();
   each_chunk(chunks, [&](int k) { statistics_of<T, V>(x, partial, all, channels, lw, chunk, k); });
   wait_for_blocks(arrived);
   each_finish(channels, [&](int k) {
@@ -119,11 +121,10 @@ __global__ void __launch_bounds__(256, 3)
 }
 template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, 2)
-    norm_backward_once(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
-                       const T* __restrict__ y, const float* __restrict__ mean, const float* __restrict__ inv_std,
-                       const float* __restrict__ gamma, const float* __restrict__ beta, T* dresidual, float* partial,
-                       float* dgamma, float* dbeta, float* means, T* __restrict__ dx, unsigned* arrived, i64 all,
-                       int channels, int lw, i64 chunk, int chunks) {
+    norm_backward_once(const T* dy, const T* dy2, const T* x, const T* y, const float* mean, const float* inv_std,
+                       const float* gamma, const float* beta, T* dresidual, float* partial, float* dgamma, float* dbeta,
+                       float* means, T* dx, unsigned* arrived, i64 all, int channels, int lw, i64 chunk, int chunks) {
+  wait_for_earlier_kernels();
   constexpr int last = FORM & form_keep ? 0 : FORM;
   each_chunk(chunks, [&](int k) {
     backward_sums_of<T, V, FORM>(dy, dy2, x, y, mean, inv_std, gamma, beta, dresidual, partial, all, channels, lw,
@@ -139,10 +140,18 @@ __global__ void __launch_bounds__(256, 2)
   });
 }
 
+// Writes the mask of a relu's output y (mask_of) of n values, which are a multiple of 8, for a library's batch norm.
+template <class T>
+__global__ void relu_mask(const T* y, u8* mask, i64 n) {
+  wait_for_earlier_kernels();
+  for (i64 k = first_index(); k < n / 8; k += index_step()) mask[k] = mask_of<T>(load<T, 8>(y + 8 * k));
+}
+
 // Sums of the columns of [all, channels], per chunk.
 template <class T, int V>
-__global__ void __launch_bounds__(256, 4) column_sums(const T* __restrict__ x, float* __restrict__ partial, i64 all,
-                                                      int channels, int lw, i64 chunk) {
+__global__ void __launch_bounds__(256, 4) column_sums(const T* x, float* partial, i64 all, int channels, int lw,
+                                                      i64 chunk) {
+  wait_for_earlier_kernels();
   const Tile t(lw, V, all, chunk, blockIdx.y);
   float sum[V], zero[V];
   #pragma unroll
@@ -156,6 +165,7 @@ __global__ void __launch_bounds__(256, 4) column_sums(const T* __restrict__ x, f
   write_partial<V>(t, sum, zero, partial, channels, blockIdx.y);
 }
 __global__ void column_sums_finish(const float* partial, int chunks, int channels, float* to) {
+  wait_for_earlier_kernels();
   const int c = finish_channel();
   const double sum =
       sum_chunks(chunks, [&](int k) { return c < channels ? (double)partial[(i64)k * 2 * channels + c] : 0.0; });

@@ -23,6 +23,7 @@ inline Place place_of(i64 k, int groups, int height, int width) {
 
 template <class T, int V>
 __global__ void max_pool(const T* x, T* y, u8* which, Pool p, i64 vectors) {
+  wait_for_earlier_kernels();
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
     const auto [image, row, q, c] = place_of<V>(k, groups, p.out_h, p.out_w);
@@ -60,6 +61,7 @@ __global__ void max_pool(const T* x, T* y, u8* which, Pool p, i64 vectors) {
 
 template <class T, int V>
 __global__ void max_pool_backward(const T* dy, const u8* which, T* dx, Pool p, i64 vectors) {
+  wait_for_earlier_kernels();
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
     const auto [image, h, w, c] = place_of<V>(k, groups, p.height, p.width);
@@ -100,6 +102,7 @@ inline float share(const Pool& p, bool count_padding, int row, int q) {
 // The mean over a window. count_padding: the zeros of the padding count.
 template <class T, int V>
 __global__ void window_average(const T* x, T* y, Pool p, int count_padding, i64 vectors) {
+  wait_for_earlier_kernels();
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
     const auto [image, row, q, c] = place_of<V>(k, groups, p.out_h, p.out_w);
@@ -126,6 +129,7 @@ __global__ void window_average(const T* x, T* y, Pool p, int count_padding, i64 
 }
 template <class T, int V>
 __global__ void window_average_backward(const T* dy, T* dx, Pool p, int count_padding, i64 vectors) {
+  wait_for_earlier_kernels();
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
     const auto [image, h, w, c] = place_of<V>(k, groups, p.height, p.width);
@@ -151,6 +155,7 @@ __global__ void window_average_backward(const T* dy, T* dx, Pool p, int count_pa
 // x [n, pixels, channels] -> y [n, channels]
 template <class T, int V>
 __global__ void average_pool(const T* x, T* y, int channels, int pixels, i64 vectors) {
+  wait_for_earlier_kernels();
   const int groups = channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
     const i64 image = quotient(k, groups);
@@ -172,6 +177,7 @@ __global__ void average_pool(const T* x, T* y, int channels, int pixels, i64 vec
 }
 template <class T, int V>
 __global__ void average_pool_backward(const T* dy, T* dx, int channels, int pixels, i64 vectors) {
+  wait_for_earlier_kernels();
   const int groups = channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
     const i64 pixel = quotient(k, groups), image = quotient(pixel, pixels);

@@ -55,6 +55,7 @@ struct StepRules {
 inline bool is_finite(double x) { return x - x == 0; }
 
 __global__ void step_begin(const StepNumbers* numbers, StepState* s, double* loss_scale, int dynamic) {
+  wait_for_earlier_kernels();
   s->scale = dynamic ? ldexp(1.0, (int)s->exponent) : numbers->loss_scale;
   *loss_scale = s->scale * numbers->inverse_batch;
 }
@@ -62,6 +63,7 @@ __global__ void step_begin(const StepNumbers* numbers, StepState* s, double* los
 // Adds the metrics of a micro-batch. word: null, except in the last micro-batch if there are several ranks. There the
 // rank writes its flags as numbers, before the gradients, so that the ranks sum the flags with the gradients.
 __global__ void step_metrics(const StepNumbers* numbers, StepState* s, const double* metrics, int first, float* word) {
+  wait_for_earlier_kernels();
   for (int i = 0; i < 4; ++i) s->metrics[i] = (first ? 0 : s->metrics[i]) + (metrics ? metrics[i] : 0);
   if (!word) return;
   const unsigned flags = numbers->flags | (is_finite(s->metrics[0]) ? 0 : flag_not_finite);
@@ -85,6 +87,7 @@ inline void block_sums(double (&v)[N], double* room) {
 // Sums for each chunk. N == 1: g * g. N == 3: w * w, w * g, g * g.
 template <int N>
 __global__ void step_norms(const float* w, const float* g, const Chunk* chunks, double* partial) {
+  wait_for_earlier_kernels();
   __shared__ double room[256 * N];
   const Chunk c = chunks[blockIdx.x];
   double sums[N];
@@ -110,6 +113,7 @@ __global__ void step_norms(const float* w, const float* g, const Chunk* chunks, 
 }
 // One block per run: adds up the sums of its chunks, from first[run] up to first[run + 1].
 __global__ void step_run_norms(const double* partial, const int* first, double* norms) {
+  wait_for_earlier_kernels();
   __shared__ double room[768];
   double sums[3] = {0, 0, 0};
   for (int c = first[blockIdx.x] + (int)threadIdx.x; c < first[blockIdx.x + 1]; c += 256)
@@ -124,6 +128,7 @@ __global__ void step_run_norms(const double* partial, const int* first, double* 
 // ranks, or null.
 __global__ void step_decide(const StepNumbers* numbers, StepState* s, const double* norms, Run* runs, const float* word,
                             StepRules rules, StepOutcome* outcomes) {
+  wait_for_earlier_kernels();
   __shared__ double room[256];
   __shared__ double scales[1];
   double sum[1] = {0};
@@ -226,6 +231,7 @@ inline void each_of_chunk(const StepState* s, const Chunk* chunks, const Run* ru
 }
 __global__ void step_sgd(float* w, const float* g, float* a, const Chunk* chunks, const Run* runs, const StepState* s,
                          float momentum, int nesterov) {
+  wait_for_earlier_kernels();
   each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
     const float lr = (float)(s->lr * r.lr_scale), scale = s->gradient_scale;
     float wi[4], gi[4], ai[4];
@@ -241,6 +247,7 @@ __global__ void step_sgd(float* w, const float* g, float* a, const Chunk* chunks
 }
 __global__ void step_adamw(float* w, const float* g, float* m, float* v, const Chunk* chunks, const Run* runs,
                            const StepState* s, Adamw o) {
+  wait_for_earlier_kernels();
   each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
     const float lr = (float)(s->lr * r.lr_scale), scale = s->gradient_scale, c1 = s->c1, c2 = s->c2;
     float wi[4], gi[4], mi[4], vi[4];
@@ -261,6 +268,7 @@ __global__ void step_adamw(float* w, const float* g, float* m, float* v, const C
 // places of step_norms<3>. step_run_norms adds them up.
 __global__ void step_lamb_moments(const float* w, const float* g, float* m, float* v, const Chunk* chunks,
                                   const Run* runs, const StepState* s, Lamb o, double* partial) {
+  wait_for_earlier_kernels();
   __shared__ double room[768];
   double sums[3] = {0, 0, 0};
   each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
@@ -285,6 +293,7 @@ __global__ void step_lamb_moments(const float* w, const float* g, float* m, floa
 }
 __global__ void step_lamb(float* w, const float* m, const float* v, const Chunk* chunks, const Run* runs,
                           const StepState* s, Lamb o, const double* norms) {
+  wait_for_earlier_kernels();
   const int run = chunks[blockIdx.x].run;
   const float rate = lamb_rate(norms[3 * run], norms[3 * run + 2], runs[run].weight_decay,
                                (float)(s->lr * runs[run].lr_scale), o);
@@ -302,11 +311,13 @@ __global__ void step_lamb(float* w, const float* m, const float* v, const Chunk*
 
 // Divides the sums of the ranks by their number. Has no effect after the end of the run.
 __global__ void step_mean(float* to, const float* sums, i64 n, float ranks, const StepState* s) {
+  wait_for_earlier_kernels();
   if (s->halted_step != 0) return;
   for (i64 i = first_index(); i < n; i += index_step()) to[i] = sums[i] / ranks;
 }
 // Updates the weight EMA. Has no effect after the end of the run.
 __global__ void step_average(float* to, const float* from, i64 n, const StepState* s) {
+  wait_for_earlier_kernels();
   const float decay = s->average;
   if (s->halted_step != 0 || decay == 1) return;
   for (i64 i = 4 * first_index(); i < n; i += 4 * index_step()) {

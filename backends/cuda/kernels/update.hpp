@@ -6,7 +6,10 @@ namespace tutti::cuda::kernels {
 
 inline constexpr char update[] = R"cuda(
 // Sets the factor of the loss, which is in device memory so that a captured graph reads the factor of the current step.
-__global__ void set_scale(double* to, double value) { *to = value; }
+__global__ void set_scale(double* to, double value) {
+  wait_for_earlier_kernels();
+  *to = value;
+}
 
 // Calls f(i, n) for elements i .. i + n; n == V except at the end.
 template <int V, class F>
@@ -79,6 +82,7 @@ inline float average_element(float to, float from, float decay) {
 
 template <int V>
 __global__ void sgd(float* w, const float* g, float* a, i64 n, Numbers u, float momentum, int nesterov) {
+  wait_for_earlier_kernels();
   each<V>(n, [&](i64 i, int count) {
     float wi[V], gi[V], ai[V];
     read<V>(w + i, count, wi);
@@ -94,6 +98,7 @@ __global__ void sgd(float* w, const float* g, float* a, i64 n, Numbers u, float 
 
 template <int V>
 __global__ void adamw(float* w, const float* g, float* m, float* v, i64 n, Numbers u, Adamw o, float c1, float c2) {
+  wait_for_earlier_kernels();
   each<V>(n, [&](i64 i, int count) {
     float wi[V], gi[V], mi[V], vi[V];
     read<V>(w + i, count, wi);
@@ -130,6 +135,7 @@ inline void two_sums(double a, double b, double* to) {
 template <int V>
 __global__ void squared_norms(const float* w, const float* g, i64 n, float gradient_scale, float weight_decay,
                               double* partial) {
+  wait_for_earlier_kernels();
   double weights = 0, gradients = 0;
   each<V>(n, [&](i64 i, int count) {
     float wi[V], gi[V];
@@ -145,6 +151,7 @@ __global__ void squared_norms(const float* w, const float* g, i64 n, float gradi
   two_sums(weights, gradients, partial + 2 * blockIdx.x);
 }
 __global__ void squared_norms_finish(const double* partial, int blocks, double* to) {
+  wait_for_earlier_kernels();
   double a = 0, b = 0;
   for (int k = threadIdx.x; k < blocks; k += 256) {
     a += partial[2 * k];
@@ -158,6 +165,7 @@ __global__ void squared_norms_finish(const double* partial, int blocks, double* 
 template <int V>
 __global__ void lamb_moments(const float* w, const float* g, float* m, float* v, i64 n, Numbers u, Lamb o, float c1,
                              float c2, double* partial) {
+  wait_for_earlier_kernels();
   double weights = 0, directions = 0;
   each<V>(n, [&](i64 i, int count) {
     float wi[V], gi[V], mi[V], vi[V];
@@ -180,6 +188,7 @@ __global__ void lamb_moments(const float* w, const float* g, float* m, float* v,
 template <int V>
 __global__ void lamb_step(float* w, const float* m, const float* v, i64 n, Numbers u, Lamb o, float c1, float c2,
                           const double* norms) {
+  wait_for_earlier_kernels();
   const float rate = lamb_rate(norms[0], norms[1], u.weight_decay, u.lr, o);
   each<V>(n, [&](i64 i, int count) {
     float wi[V], mi[V], vi[V];
@@ -195,6 +204,7 @@ __global__ void lamb_step(float* w, const float* m, const float* v, i64 n, Numbe
 
 template <int V>
 __global__ void average(float* to, const float* from, i64 n, float decay) {
+  wait_for_earlier_kernels();
   each<V>(n, [&](i64 i, int count) {
     float a[V], b[V];
     read<V>(to + i, count, a);
@@ -206,6 +216,7 @@ __global__ void average(float* to, const float* from, i64 n, float decay) {
 }
 template <int V>
 __global__ void accumulate(float* to, const float* from, i64 n) {
+  wait_for_earlier_kernels();
   each<V>(n, [&](i64 i, int count) {
     float a[V], b[V];
     read<V>(to + i, count, a);

@@ -159,30 +159,34 @@ class ConvSteps {
   const ConvProblem& p_;
 };
 
-// Runs a prepared convolution. A gradient of weights is complete only after g.finish(). C: the library's class.
+// Runs a prepared convolution. A gradient of weights is complete only after g.finish(). C: the library's class. It asks
+// for the stream after its own kernels have been started, as Device::stream() demands.
 template <class C>
 void run_convolution(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedConv& k,
-                     cudaStream_t stream, const Call& c) {
+                     const Call& c) {
   const ConvProblem& p = k.problem;
   const ConvSteps steps(l, w, k);
   void* const out = c.out[0].data;
   void* const room = w.at<void>(k.out_offset);
   void* const rest = w.at<void>(k.rest);
   switch (k.pass) {
-    case ConvPass::forward:
-      library.run(k.pass, p, steps.padded_in(c.in[0].data, k.a_offset), c.in[1].data, k.pads_out() ? room : out, rest,
-                  stream);
+    case ConvPass::forward: {
+      const void* const x = steps.padded_in(c.in[0].data, k.a_offset);
+      library.run(k.pass, p, x, c.in[1].data, k.pads_out() ? room : out, rest, l.device().stream());
       if (k.pads_out()) steps.change(room, out, p.out_channels, k.out_channels, k.out_pixels());
       break;
-    case ConvPass::backward_data:
-      library.run(k.pass, p, steps.padded_out(c.in[0].data, k.a_offset), c.in[1].data, k.pads_in() ? room : out, rest,
-                  stream);
+    }
+    case ConvPass::backward_data: {
+      const void* const dy = steps.padded_out(c.in[0].data, k.a_offset);
+      library.run(k.pass, p, dy, c.in[1].data, k.pads_in() ? room : out, rest, l.device().stream());
       if (k.pads_in()) steps.change(room, out, p.in_channels, k.in_channels, k.in_pixels());
       break;
+    }
     case ConvPass::backward_weights: {
       const void* const x = steps.padded_in(c.in[0].data, k.a_offset);
       const void* const dy = steps.padded_out(c.in[1].data, k.b_offset);
-      library.run(k.pass, p, x, dy, steps.gradient(g, out), rest, stream);
+      void* const dw = steps.gradient(g, out);
+      library.run(k.pass, p, x, dy, dw, rest, l.device().stream());
       break;
     }
   }

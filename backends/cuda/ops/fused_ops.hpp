@@ -33,7 +33,9 @@ namespace tutti::cuda {
   if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute, true};
   const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
   const bool known = may && t == DType::f16 && architecture < 100;
-  return {known || (may && o.autotune), known, known || (may && t == DType::f16 && o.autotune), !o.recompute, true};
+  // Such kernels take cuDNN seconds to compile: without the option --autotune they are not tried.
+  const bool tries = may && o.autotune.value_or(false);
+  return {known || tries, known, known || (tries && t == DType::f16), !o.recompute, true};
 }
 
 // The functions for fusions that the library class C may have in addition to plain convolutions. Without them, chains
@@ -91,7 +93,7 @@ inline float* floats(const TensorRef& t) { return static_cast<float*>(t.data); }
 
 template <class C>
 void run_as_one(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedFusion& k,
-                cudaStream_t stream, const Call& c) {
+                const Call& c) {
   const ConvSteps steps(l, w, k.conv);
   FusedOperands o;
   o.a = c.in[0].data;
@@ -124,12 +126,12 @@ void run_as_one(C& library, Launcher& l, const Workspace& w, WeightGradients& g,
       o.constant = floats(c.out[5]);
       break;
   }
-  library.run_fused(k.pass, k.conv.problem, o, w.at<void>(k.conv.rest), stream);
+  library.run_fused(k.pass, k.conv.problem, o, w.at<void>(k.conv.rest), l.device().stream());
 }
 
 template <class C>
 void run_in_steps(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedFusion& k,
-                  cudaStream_t stream, const Call& c) {
+                  const Call& c) {
   Call plain = c;
   const DType t = k.conv.problem.type;
   if (k.activates()) {
@@ -141,7 +143,7 @@ void run_in_steps(C& library, Launcher& l, const Workspace& w, WeightGradients& 
          c.in[2].data, c.in[3].data, a, static_cast<int>(x.shape[1]), n);
     plain.in[0].data = a;
   }
-  run_convolution(library, l, w, g, k.conv, stream, plain);
+  run_convolution(library, l, w, g, k.conv, plain);
   auto* const partial = w.at<float>(0);  // the convolution no longer needs the workspace
   if (k.pass == FusedPass::statistics || k.pass == FusedPass::activated_statistics) {
     const NormTiles n = norm_tiles(t, c.out[0].shape);
@@ -193,10 +195,10 @@ class TrialCall {
 // Runs a prepared fusion.
 template <class C>
 void run_fusion(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedFusion& k,
-                cudaStream_t stream, const Call& c) {
+                const Call& c) {
   if constexpr (FusesConvolutions<C>)
-    if (k.fused) return detail::run_as_one(library, l, w, g, k, stream, c);
-  detail::run_in_steps(library, l, w, g, k, stream, c);
+    if (k.fused) return detail::run_as_one(library, l, w, g, k, c);
+  detail::run_in_steps(library, l, w, g, k, c);
 }
 
 // Prepares a fusion. It runs as one kernel if the library has a plan for these extents and, with autotune, if that plan
@@ -221,14 +223,14 @@ template <class C>
     if (!bytes) return steps();
     k->lay_out_fused(*bytes);
     w.reserve(k->workspace_bytes);
-    if (!o.autotune) return k;
+    if (!o.autotune.value_or(true)) return k;
     auto other = steps();
     const PackedWeights packed(d.compute, weights);
     const detail::TrialCall trial(device, d, static_cast<std::size_t>(packed.count()) * size_of(d.compute));
     if (trial.call() == nullptr) return k;
     const auto run = [&](const PreparedFusion& which) {
       return [&] {
-        run_fusion(library, l, w, g, which, device.stream(), *trial.call());
+        run_fusion(library, l, w, g, which, *trial.call());
         g.begin();  // drops the conversion, which takes the same time for both ways
       };
     };

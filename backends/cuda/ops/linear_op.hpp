@@ -39,7 +39,7 @@ template <class G>
 }
 
 template <class G>
-void run_linear(G& gemms, Launcher& l, const Workspace& w, cudaStream_t stream, const Call& c) {
+void run_linear(G& gemms, Launcher& l, const Workspace& w, const Call& c) {
   const LinearProblem p = linear_problem(LinearPass::forward, c.in[0], c.out[0]);
   const TensorRef& y = c.out[0];
   const std::int64_t n = y.shape.numel();
@@ -47,9 +47,10 @@ void run_linear(G& gemms, Launcher& l, const Workspace& w, cudaStream_t stream, 
   void* const rest = w.at<void>(linear_own_bytes(LinearPass::forward, p));
   if (p.wide) {
     void* const wide = w.at<void>(0);
-    gemms.run(LinearPass::forward, p, c.in[0].data, c.in[1].data, nullptr, wide, rest, stream);
+    gemms.run(LinearPass::forward, p, c.in[0].data, c.in[1].data, nullptr, wide, rest, l.device().stream());
     l.op(y.dtype, OpKernel::bias_cast, l.blocks(n), Launcher::block, wide, c.in[2].data, y.data, columns, n);
-  } else if (!gemms.run(LinearPass::forward, p, c.in[0].data, c.in[1].data, c.in[2].data, y.data, rest, stream)) {
+  } else if (!gemms.run(LinearPass::forward, p, c.in[0].data, c.in[1].data, c.in[2].data, y.data, rest,
+                        l.device().stream())) {
     l.op(y.dtype, OpKernel::bias_forward_1, l.blocks(n), Launcher::block, y.data, c.in[2].data, y.data, columns, n);
   }
 }
@@ -61,11 +62,11 @@ void run_linear_backward_data(G& gemms, const Workspace& w, cudaStream_t stream,
 }
 
 template <class G>
-void run_linear_backward_weights(G& gemms, Launcher& l, const Workspace& w, cudaStream_t stream, const Call& c) {
+void run_linear_backward_weights(G& gemms, Launcher& l, const Workspace& w, const Call& c) {
   const LinearProblem p = linear_problem(LinearPass::backward_weights, c.in[0], c.in[1]);
   void* const rest = w.at<void>(linear_own_bytes(LinearPass::backward_weights, p));
   if (!gemms.run(LinearPass::backward_weights, p, c.in[0].data, c.in[1].data, c.out[1].data, c.out[0].data, rest,
-                 stream))
+                 l.device().stream()))
     run_column_sums(l, w, c.in[1], p.outputs, c.out[1].data);
 }
 

@@ -60,8 +60,14 @@ class Elastic final : public ElasticMember {
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return group_ ? group_->name() : "elastic"; }
-  // The gradients keep their memory in all generations: the process owns it and shares it with each group.
-  std::span<std::byte> allocate(std::size_t bytes) { return memory_in(windows_, of_process(), bytes); }
+  // The gradients keep their memory in all generations: the process owns it and shares it with each group. A factory
+  // may allocate it by allocate(bytes, group), where group is null outside a group.
+  std::span<std::byte> allocate(std::size_t bytes) {
+    if constexpr (requires(Factory & f, S * group) { f.allocate(bytes, group); })
+      return factory_.allocate(bytes, group_.get());
+    else
+      return memory_in(windows_, of_process(), bytes);
+  }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     if (!group_) return;
     if constexpr (shares_windows)

@@ -55,6 +55,7 @@ Accesses::Accesses() {
   Machine& m = Block::instance().machine;
   m.global = &Accesses::global;
   m.shared = &Accesses::shared;
+  m.dependency = &Accesses::dependency;
   m.fault = &Accesses::fault;
   m.errors = chosen_errors();
 }
@@ -113,8 +114,18 @@ void Accesses::acquire(std::uint64_t address) {
   merge(seen_[mine].after, found->second);
 }
 
-void Accesses::begin_launch(const std::string& kernel, const std::uint32_t* layout) {
+void Accesses::dependency(bool wait) {
+  Accesses& a = instance();
+  if (!wait) return;
+  std::uint32_t& waited = a.waited_[Block::instance().machine.thread.x];
+  a.waits_ += waited != a.block_serial_ ? 1 : 0;
+  waited = a.block_serial_;
+}
+
+void Accesses::begin_launch(const std::string& kernel, const std::uint32_t* layout, bool early) {
   kernel_ = kernel;
+  early_ = early;
+  waits_ = 0;
   ++launch_serial_;
   seen_.clear();
   released_.clear();
@@ -194,6 +205,8 @@ void Accesses::access(Cell& cell, std::uint32_t serial, unsigned access, const c
 void Accesses::global(std::uint64_t address, unsigned size, unsigned count, unsigned access) {
   Accesses& a = instance();
   const unsigned bytes = size * count;
+  if (a.early_ && a.waited_[Block::instance().machine.thread.x] != a.block_serial_)
+    fault("an access before the wait for earlier kernels", address);
   if (address % bytes != 0) fault("data that is not aligned", address);
   Page& page = a.page_of(address, size);
   if (!a.allocated(page, address, address + bytes)) fault("memory that is not allocated", address);

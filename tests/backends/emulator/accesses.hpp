@@ -28,12 +28,16 @@ struct Cell {
 //  - a race. In shared memory: two threads of a block access a byte between the same two barriers, and one of them
 //    writes. In global memory: two threads of a launch do, unless they are of one block and a barrier lies between, or
 //    of two blocks, and the first has passed a barrier and then made an atomic operation with release, which the second
-//    has seen with acquire before a barrier.
+//    has seen with acquire before a barrier;
+//  - in a launch that starts early, an access to global memory before the thread has waited for earlier kernels.
 class Accesses {
  public:
   static Accesses& instance();
   // layout: begin and bytes of each shared variable of the kernel, then two zeros; null: not from PTX.
-  void begin_launch(const std::string& kernel, const std::uint32_t* layout);
+  // early: the kernel may start before the kernel before it in the stream has ended.
+  void begin_launch(const std::string& kernel, const std::uint32_t* layout, bool early);
+  // Returns how many threads of the launch have waited for earlier kernels.
+  [[nodiscard]] std::size_t waits() const noexcept { return waits_; }
   void begin_block() { block_serial_ = ++block_serials_; }
   // What is known of the shared memory of a block that does not run at the moment.
   struct SharedCells {
@@ -58,6 +62,7 @@ class Accesses {
   Accesses();
   static void global(std::uint64_t address, unsigned size, unsigned count, unsigned access);
   static void shared(std::uint64_t address, unsigned size, unsigned count, unsigned access);
+  static void dependency(bool wait);
   [[noreturn]] static void fault(const char* what, std::uint64_t address);
   [[nodiscard]] bool allocated(Page& page, std::uint64_t begin, std::uint64_t end) const;
   Page& page_of(std::uint64_t address, unsigned size);
@@ -69,6 +74,9 @@ class Accesses {
   void access(Cell& cell, std::uint32_t serial, unsigned access, const char* where, std::uint64_t address);
 
   std::string kernel_;
+  bool early_ = false;
+  std::size_t waits_ = 0;
+  std::array<std::uint32_t, 1024> waited_{};  // by thread: the serial of the last block in which it has waited
   std::uint32_t launch_serial_ = 0, block_serial_ = 0, block_serials_ = 0;
   // For each block, the interval before which all of its accesses have happened.
   using Clock = std::vector<std::uint32_t>;

@@ -16,11 +16,14 @@ namespace tutti::emulator {
 struct Position {
   unsigned x = 0, y = 0, z = 0;
 };
-// The data that the emulator passes to a compiled kernel. Only kernels from PTX use what follows `yield`.
+// The data that the emulator passes to a compiled kernel. Only kernels from PTX use what follows
+// `dependency`.
 struct Machine {
   Position thread, block, threads, blocks;
   void (*sync)() = nullptr;
   void (*yield)() = nullptr;  // lets other blocks run that started together with this one
+  // Waits for earlier kernels, or lets the next kernel start (accesses.hpp).
+  void (*dependency)(bool wait) = nullptr;
   // Wait for the lanes of `mask`. exchange() returns the values of the warp's 32 lanes.
   void (*warp_sync)(std::uint32_t mask) = nullptr;
   const std::uint32_t* (*exchange)(std::uint32_t mask, std::uint32_t value) = nullptr;

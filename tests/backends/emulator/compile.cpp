@@ -28,7 +28,7 @@ constexpr char prelude[] = R"(
 #include <cmath>
 #include <utility>
 struct Position { unsigned x, y, z; };
-struct Machine { Position thread, block, threads, blocks; void (*sync)(); void (*yield)(); };
+struct Machine { Position thread, block, threads, blocks; void (*sync)(); void (*yield)(); void (*dependency)(bool wait); };
 static Machine* tutti_machine = (Machine*)1;
 static float (*tutti_from_f16)(unsigned short) = (float (*)(unsigned short))1;
 static unsigned short (*tutti_to_f16)(float) = (unsigned short (*)(float))1;
@@ -196,10 +196,14 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
+std::string ptx_architecture() {
+  const char* const named = std::getenv("TUTTI_PTX_ARCH");
+  return named != nullptr && *named != '\0' ? named : "90";
+}
+
 bool build_from_ptx(Program& p) {
   const std::filesystem::path scripts = std::filesystem::path(TUTTI_SOURCE_DIR) / "tests" / "backends" / "emulator";
-  const char* const named = std::getenv("TUTTI_PTX_ARCH");
-  const std::string architecture = named != nullptr && *named != '\0' ? named : "90";
+  const std::string architecture = ptx_architecture();
   // The versions and options of NVRTC and of the compiler.
   static const std::string tools = output_of("TUTTI_BUILD_DIR=" + quoted(TUTTI_BUILD_DIR) + " python3 " +
                                              quoted((scripts / "ptx_nvrtc.py").string()) + " " + quoted(architecture) +
@@ -253,6 +257,7 @@ bool from_ptx() {
   }();
   return chosen;
 }
+bool has_early_kernels() { return !from_ptx() || std::atoi(ptx_architecture().c_str()) >= 90; }
 bool contracts() {
   if (from_ptx()) return false;
 #if defined(__x86_64__)
@@ -269,6 +274,9 @@ bool Program::build() {
   replace_all(text, R"(asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));)", "f = tutti_from_f16(x.bits);");
   replace_all(text, R"(asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_bf16(f);");
   replace_all(text, R"(asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_f16(f);");
+  replace_all(text, R"(asm volatile("griddepcontrol.wait;" ::: "memory");)", "tutti_machine->dependency(true);");
+  replace_all(text, R"(asm volatile("griddepcontrol.launch_dependents;" ::: "memory");)",
+              "tutti_machine->dependency(false);");
   replace_all(
       text,
       R"(asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");)",

@@ -19,6 +19,8 @@ struct Program {
 
   bool build();
 };
+// Returns true if the architecture for which kernels are compiled has an instruction that waits for earlier kernels.
+[[nodiscard]] bool has_early_kernels();
 // Returns true if the processor has instructions that multiply and add.
 [[nodiscard]] bool contracts();
 

@@ -49,14 +49,27 @@ Contraction Device::chosen_contraction() {
   return named == "none" ? Contraction::none : named == "all" ? Contraction::all : Contraction::some;
 }
 
+void Device::submit_kernel(cudaStream_t stream, std::function<void()> work, bool early) {
+  Stream* const s = stream_of(stream);
+  if (early && !(capturing(s) ? capture->after_kernel.count(s) != 0 : s->after_kernel))
+    give_up("a kernel that may start before work has ended that is no kernel");
+  early_kernels += early ? 1 : 0;
+  submit(s, {std::move(work)});
+  if (capturing(s))
+    capture->after_kernel.insert(s);
+  else
+    s->after_kernel = true;
+}
 void Device::submit(Stream* s, Item item) {
   if (capturing(s)) {
+    capture->after_kernel.erase(s);
     Clock& now = capture->streams[s];
     capture->graph.nodes.push_back({s, std::move(item), now});
     ++now[s];
     return;
   }
   s->items.push_back(std::move(item));
+  s->after_kernel = false;
   hurry();
 }
 
@@ -134,6 +147,7 @@ cudaError_t Device::wait(Stream* s, const Event& e) {
   if (e.capture != 0) {
     if (!capture || capture->number != e.capture) return cudaErrorCapturedEvent;
     Clock& now = capture->streams[s];  // from here on the stream is part of the capture
+    capture->after_kernel.erase(s);
     for (const auto& [stream, works] : e.clock) now[stream] = std::max(now[stream], works);
     return cudaSuccess;
   }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,7 +40,8 @@ struct Item {
 };
 struct Stream {
   std::deque<Item> items;
-  bool waits = false;  // advance() is processing it
+  bool waits = false;         // advance() is processing it
+  bool after_kernel = false;  // the last work that was started in it is a kernel
 };
 
 // While a graph is captured: how many items of each stream come before an item.
@@ -74,6 +76,7 @@ struct Capture {
   Graph graph;
   std::map<const Stream*, Clock> streams;  // the streams that are part of the capture
   bool broken = false;                     // a call was made that no capture allows
+  std::set<const Stream*> after_kernel;    // the streams whose last work is a kernel
 };
 
 // Selects the products and sums that become one instruction. `some` contracts a part of the kernels, which depends on
@@ -91,6 +94,8 @@ class Device {
               std::function<bool()> ready = {}) {
     submit(stream_of(stream), {std::move(work), std::move(ready), {}, reads});
   }
+  // Starts a kernel. early: it may start before the work before it has ended, which must be a kernel.
+  void submit_kernel(cudaStream_t stream, std::function<void()> work, bool early);
   // Runs all work of the stream, or with a point only the work before the point. Ends the program if that takes longer
   // than `patience`.
   void finish() { finish(own_); }
@@ -126,6 +131,7 @@ class Device {
   std::size_t capacity = std::size_t{4} << 30;
   std::size_t graph_launches = 0;
   std::map<std::string, std::size_t> kernels;           // how often each kernel was started or captured, by name
+  std::size_t early_kernels = 0;                        // how many of them may start early
   std::size_t stream_waits = 0, event_waits = 0;        // how often the host waited for a whole stream, and for a point
                                                         // of it
   int cooperative = 1, blocks_each = 2;                 // whether the device launches blocks together, and how many run

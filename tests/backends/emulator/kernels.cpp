@@ -97,8 +97,9 @@ class Faults {
 // A kernel with its arguments.
 class Launch {
  public:
-  Launch(const Kernel& k, dim3 grid, dim3 block, void** arguments, bool together)
-      : kernel_(k), grid_(grid), block_(block), together_(together) {
+  // together: the blocks run at the same time. early: the launch may start before the kernel before it has ended.
+  Launch(const Kernel& k, dim3 grid, dim3 block, void** arguments, bool together, bool early)
+      : kernel_(k), grid_(grid), block_(block), together_(together), early_(early) {
     for (const std::size_t* size = k.sizes; *size != 0; ++size, ++arguments) {
       copies_.emplace_back((*size + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
       std::memcpy(copies_.back().data(), *arguments, *size);
@@ -114,7 +115,7 @@ class Launch {
     b.machine.threads = {block_.x, block_.y, block_.z};
     const Faults faults(kernel_.name);
     Accesses& accesses = Accesses::instance();
-    accesses.begin_launch(kernel_.name, kernel_.layout);
+    accesses.begin_launch(kernel_.name, kernel_.layout, early_);
     if (together_) return run_together(thread);
     for (unsigned y = 0; y < grid_.y; ++y)
       for (unsigned x = 0; x < grid_.x; ++x) {
@@ -124,6 +125,8 @@ class Launch {
         accesses.begin_block();
         b.run(block_.x, static_cast<ThreadOrder>((x + y) % 3), thread);
       }
+    if (early_ && accesses.waits() != std::size_t{grid_.x} * grid_.y * block_.x)
+      give_up("a thread that does not wait for earlier kernels, in kernel " + kernel_.name);
   }
 
  private:
@@ -158,7 +161,7 @@ class Launch {
 
   const Kernel& kernel_;
   dim3 grid_, block_;
-  bool together_;
+  bool together_, early_;
   std::vector<std::vector<std::max_align_t>> copies_;
 };
 
@@ -239,20 +242,27 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
 #undef cudaLaunchKernelExC
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
   const dim3 grid = config->gridDim, block = config->blockDim;
-  bool together = false;
+  Device& d = Device::instance();
+  bool together = false, early = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id != cudaLaunchAttributeCooperative) return done(cudaErrorInvalidValue);
-    together = config->attrs[i].val.cooperative != 0;
+    if (config->attrs[i].id == cudaLaunchAttributeCooperative)
+      together = config->attrs[i].val.cooperative != 0;
+    else if (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      early = config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+    else
+      return done(cudaErrorInvalidValue);
   }
-  const Device& d = Device::instance();
+  // Devices before compute capability 9.0 do not do it; drivers before CUDA 12.3 do not do it in a graph. The emulated
+  // device stays the same if kernels are compiled for an older one: then they start after earlier ones.
+  if (early && (d.major < 9 || d.driver < 12030 || together)) return done(cudaErrorNotSupported);
   if (together && d.cooperative == 0) return done(cudaErrorNotSupported);
   if (together && std::size_t{grid.x} * grid.y > static_cast<std::size_t>(d.blocks_each) * multiprocessors)
     return done(cudaErrorCooperativeLaunchTooLarge);
   if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || block.x == 0 || block.x > 1024)
     return done(cudaErrorInvalidConfiguration);
-  ++Device::instance().kernels[static_cast<const Kernel*>(kernel)->name];
-  Device::instance().submit(config->stream,
-                            Launch(*static_cast<const Kernel*>(kernel), grid, block, arguments, together));
+  const auto& k = *static_cast<const Kernel*>(kernel);
+  ++d.kernels[k.name];
+  d.submit_kernel(config->stream, Launch(k, grid, block, arguments, together, early && has_early_kernels()), early);
   return cudaSuccess;
 }
 

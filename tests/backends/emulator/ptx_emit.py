@@ -214,6 +214,11 @@ def order_memory(f, i):
     return "{ }"
 
 
+def dependency(f, i):
+    """griddepcontrol: the emulator checks that a kernel which starts early waits before it accesses global memory."""
+    return f"M->dependency({'true' if i.parts == ['wait'] else 'false'});"
+
+
 def shuffle(f, i):
     to, _, predicate = i.operands[0].partition("|")
     a, b, c, mask = (f.value(o, "u32") for o in i.operands[1:])
@@ -266,6 +271,6 @@ def arithmetic(f, i):
 STATEMENTS = {
     "ld": load, "ldu": load, "st": store, "atom": atomic, "red": atomic, "mov": move, "cvta": to_generic, "bra": branch,
     "ret": leave, "exit": leave, "trap": trap, "bar": barrier, "barrier": barrier, "membar": order_memory, "fence": order_memory,
-    "griddepcontrol": order_memory, "shfl": shuffle, "vote": vote, "setp": set_predicate, "selp": select,
+    "griddepcontrol": dependency, "shfl": shuffle, "vote": vote, "setp": set_predicate, "selp": select,
     **dict.fromkeys(ARITHMETIC, arithmetic),
 }

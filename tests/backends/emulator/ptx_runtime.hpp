@@ -33,6 +33,7 @@ struct Machine {
   Position thread, block, threads, blocks;
   void (*sync)();
   void (*yield)();
+  void (*dependency)(bool wait);
   void (*warp_sync)(u32 mask);
   const u32* (*exchange)(u32 mask, u32 value);
   void (*global)(u64 address, unsigned size, unsigned count, unsigned access);

@@ -242,7 +242,11 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete reinterpret_cast<Graph*>(graph);
   return cudaSuccess;
 }
+// Waits for launched graphs: on a GPU the destruction may wait for the graph's operations, without a deadline.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  Device& d = Device::instance();
+  const auto& items = d.stream_of(nullptr)->items;
+  if (std::any_of(items.begin(), items.end(), [](const Item& i) { return i.of_graph; })) d.finish();
   delete reinterpret_cast<Graph*>(graph);
   return cudaSuccess;
 }

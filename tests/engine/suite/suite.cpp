@@ -216,6 +216,31 @@ void check_nan_is_not_lost(Backend& backend) {
     e.parameters_changed();
     CHECK(std::isnan(e.train(batch.view(), {}).loss));
   }
+  // One NaN among numbers, at each place of a window: max pooling keeps it, as in PyTorch. The pixels are infinite, or
+  // a NaN for 0 * infinity, and sigmoid makes ones of the infinite ones.
+  constexpr std::int64_t size = 5;
+  for (const DType t : fast_precisions(backend))
+    for (const std::int64_t channels : {3, 16}) {
+      CAPTURE(channels);
+      const auto all = [&](float v) { return std::vector<float>(static_cast<std::size_t>(channels), v); };
+      Builder b(channels, size, size);
+      ValueId x = b.normalize(all(100), all(std::numeric_limits<float>::infinity()));
+      x = b.max_pool("p", nn::sigmoid(b, "s", x), {3, 3, 2, 1});
+      b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", x), 3, {}));
+      Executor e(backend, b.graph(), {t});
+      randomize(e, 1);
+      Batch batch = random_batch(b.graph(), 1, 1);
+      std::fill(batch.images.begin(), batch.images.end(), std::uint8_t{200});
+      CHECK(std::isfinite(e.evaluate(batch.view()).loss));
+      int lost = 0;
+      for (std::int64_t pixel = 0; pixel < size * size; ++pixel) {
+        std::uint8_t& value = batch.images[static_cast<std::size_t>(pixel * channels + pixel * 7 % channels)];
+        value = 100;
+        lost += std::isnan(e.evaluate(batch.view()).loss) ? 0 : 1;
+        value = 200;
+      }
+      CHECK(lost == 0);
+    }
 }
 
 }  // namespace tutti::testing
