@@ -218,7 +218,8 @@ class SecurePair final : public ::gloo::transport::Pair {
       }
       lock.lock();
       sending_ = nullptr;
-      if (!why.empty() || !error_.empty()) {
+      // A message that was written is sent, even if the peer has closed its other connection since.
+      if (!why.empty()) {
         if (m.buffer != nullptr) m.buffer->fail(error_.empty() ? why : error_);
         fail(why);
         changed_.notify_all();
@@ -243,7 +244,7 @@ class SecurePair final : public ::gloo::transport::Pair {
       if (m.buffer != nullptr && m.bytes != header.bytes)
         why = "a message of " + std::to_string(header.bytes) + " bytes in place of " + std::to_string(m.bytes);
       receiving_ = m.buffer;
-      if (m.buffer != nullptr && why.empty() && error_.empty()) {
+      if (m.buffer != nullptr && why.empty()) {
         lock.unlock();
         try {
           if (!in_->read({m.at, m.bytes})) why = "the end of the connection";
@@ -253,7 +254,7 @@ class SecurePair final : public ::gloo::transport::Pair {
         lock.lock();
       }
       receiving_ = nullptr;
-      if (!why.empty() || !error_.empty()) {
+      if (!why.empty() || m.buffer == nullptr) {
         if (m.buffer != nullptr) m.buffer->fail(error_.empty() ? why : error_);
         fail(why);
         changed_.notify_all();
