@@ -9,7 +9,7 @@ ARG DEBIAN=debian:12.12-slim
 FROM ${DEBIAN} AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ cmake ninja-build dpkg-dev file python3 libdnnl-dev libeigen3-dev libcli11-dev \
-       libjpeg-dev libstb-dev libopenmpi-dev openmpi-bin libzmq3-dev libgloo-dev \
+       libjpeg-dev libstb-dev libopenmpi-dev openmpi-bin libzmq3-dev libgloo-dev libssl-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /src
 RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_EXAMPLES=ON \

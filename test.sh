@@ -13,7 +13,7 @@ source .ci/common.sh
 
 install g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev doctest-dev libbenchmark-dev clang-14 clang-16 \
   libclang-rt-14-dev clang-format-14 clang-tidy-14 strace python3 pkg-config libstb-dev libjpeg-dev xz-utils curl ca-certificates \
-  dataset-fashion-mnist libopenmpi-dev openmpi-bin libzmq3-dev libgloo-dev openssh-server openssh-client iproute2 rsync procps \
+  dataset-fashion-mnist libopenmpi-dev openmpi-bin libzmq3-dev libgloo-dev libssl-dev openssh-server openssh-client iproute2 rsync procps \
   python3-venv shellcheck patchelf debootstrap chromium-headless-shell slurmctld slurmd slurm-client munge \
   man-db zsh doxygen python3-markdown-it python3-pygments
 

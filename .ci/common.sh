@@ -29,6 +29,7 @@ dnf_name() {
     libjpeg-dev) echo libjpeg-turbo-devel ;;
     libopenmpi-dev) echo openmpi-devel ;;
     libzmq3-dev) echo zeromq-devel ;;
+    libssl-dev) echo openssl-devel ;;
     lib*-dev) package=${1#lib} && echo "${package%-dev}-devel" ;;
     *-dev) echo "${1%-dev}-devel" ;;
     openmpi-bin) echo openmpi ;;

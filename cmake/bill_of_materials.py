@@ -40,7 +40,7 @@ OTHER = {"LicenseRef-NVIDIA-CUDA": "NVIDIA's Software Licence Agreement and CUDA
 GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
 SOURCES = {
     "glibc": "LGPL-2.1-or-later", "onednn": "Apache-2.0", "gloo": "BSD-3-Clause", "openmpi": "BSD-3-Clause-Open-MPI",
-    "pmix": "BSD-3-Clause-Open-MPI", "zeromq3": "LGPL-3.0-or-later", "libjpeg-turbo": "IJG AND BSD-3-Clause AND Zlib",
+    "pmix": "BSD-3-Clause-Open-MPI", "zeromq3": "LGPL-3.0-or-later", "openssl": "Apache-2.0", "libjpeg-turbo": "IJG AND BSD-3-Clause AND Zlib",
     "hiredis": "BSD-3-Clause", "rdma-core": "BSD-2-Clause OR GPL-2.0-only", "hwloc": "BSD-3-Clause", "ocl-icd": "BSD-2-Clause",
     "libsodium": "ISC", "libpgm": "LGPL-2.1-or-later", "krb5": "MIT", "libnl3": "LGPL-2.1-only", "zlib": "Zlib",
     "libevent": "BSD-3-Clause", "systemd": "LGPL-2.1-or-later", "keyutils": "LGPL-2.1-or-later", "e2fsprogs": "MIT",

@@ -26,7 +26,9 @@
 #include <tutti/backends/gloo/device.hpp>
 #include <tutti/backends/gloo/mesh.hpp>
 #include <tutti/backends/gloo/options.hpp>
+#include <tutti/backends/gloo/secure/device.hpp>
 #include <tutti/backends/gloo/wire.hpp>
+#include <tutti/cluster/launch/key_file.hpp>
 #include <tutti/cluster/reachability_monitor.hpp>
 #include <tutti/comm/host/host_routes.hpp>
 #include <tutti/comm/host/host_topology.hpp>
@@ -73,7 +75,10 @@ class GlooEngine {
   [[nodiscard]] int size() const noexcept { return topology_.size(); }
   [[nodiscard]] std::string rank_name(int r) const { return topology_.name(r); }
   // Returns how the ranks communicate, for the output at the start.
-  [[nodiscard]] std::string name() const { return routes_->name("gloo"); }
+  [[nodiscard]] std::string name() const {
+    return routes_->name("gloo") +
+           (wire_ && options_.streams != nullptr ? ", encrypted by " + options_.streams->name() : "");
+  }
   [[nodiscard]] WireType wire() const noexcept { return options_.wire; }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
@@ -184,7 +189,7 @@ class GlooEngine {
     for (const int r : members) names.push_back(rank_name(r));
     const auto me = std::find(members.begin(), members.end(), rank()) - members.begin();
     const auto mesh = std::make_shared<GlooMesh>(static_cast<int>(me), static_cast<int>(members.size()),
-                                                 gloo_device(options_.address));
+                                                 device(members, names, static_cast<int>(me), deadline));
     {
       const std::lock_guard lock(mutex_);
       wire_.emplace(mesh, names, options_.wire);
@@ -192,6 +197,35 @@ class GlooEngine {
     // If the flag was raised before the mesh existed, stop() has not stopped the mesh.
     if (flag_.raised()) mesh->stop();
     mesh->connect(store_, key("mesh/"), names, deadline, flag_.raised());
+  }
+
+  // Returns the device of the mesh. The first rank publishes the key of encrypted connections, or that the connections
+  // are not encrypted, so that a rank that was started otherwise notices it.
+  std::shared_ptr<::gloo::transport::Device> device(const std::vector<int>& members,
+                                                    const std::vector<std::string>& names, int me,
+                                                    const Deadline& deadline) {
+    const auto host = [&](int r) { return options_.hosts[static_cast<std::size_t>(r)]; };
+    if (std::all_of(members.begin(), members.end(), [&](int r) { return host(r) == host(members.front()); }))
+      options_.streams = nullptr;  // the connections do not leave the host
+    const bool encrypted = options_.streams != nullptr;
+    std::optional<std::string> secret;
+    if (rank() == members.front()) {
+      secret = encrypted ? new_secret() : "";
+      store_.publish(key("secret"), *secret);
+    } else {
+      secret = store_.lookup(key("secret"), deadline, flag_.raised());
+      if (!secret) fail<CommunicationError>("gloo", {"a message from ", names.front(), " in time"}, "no message");
+    }
+    if (encrypted == secret->empty()) {
+      store_.publish(key("mesh/" + std::to_string(me)), "");  // the first rank need not wait for the addresses
+      fail<CommunicationError>("gloo", {encrypted ? "encrypted" : "unencrypted", " connections with ", names.front()},
+                               {encrypted ? "unencrypted" : "encrypted", " ones"},
+                               "give all processes the same --encrypt and the same build");
+    }
+    if (!encrypted) return gloo_device(options_.address);
+    const std::string group = options_.prefix;
+    return std::make_shared<GlooSecureDevice>(
+        GlooSecurity{options_.streams, options_.refusals, options_.address, *secret, group, rank_name(rank())});
   }
 
   // Called by the thread that raises the flag.

@@ -18,6 +18,7 @@
 #include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/key_store.hpp>
+#include <tutti/comm/net/secure_stream.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/version.hpp>
@@ -30,7 +31,8 @@ struct GlooJobOptions {
   std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // within which all workers must arrive
   bool shared_memory = true, hierarchical = true;                            // as in GlooOptions
   WireType wire = WireType::same;
-  JobFacts facts{};  // must be equal in all processes, like the version of tutti
+  const SecureStreams* streams = nullptr;  // as in GlooOptions
+  JobFacts facts{};                        // must be equal in all processes, like the version of tutti
 };
 
 // Returns the options for the group of a generation, with the members in the order of its assignment.
@@ -44,6 +46,7 @@ struct GlooJobOptions {
   g.shared_memory = o.shared_memory;
   g.hierarchical = o.hierarchical;
   g.wire = o.wire;
+  g.streams = o.streams;
   g.deadline = o.deadline;
   g.rendezvous_timeout = o.rendezvous_timeout;
   return g;

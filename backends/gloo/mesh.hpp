@@ -228,7 +228,7 @@ class GlooMesh final : public ::gloo::Context {
       const auto at = static_cast<std::size_t>(rank > peer ? rank - 1 : rank) * bytes;
       if (text->size() != mine.size())
         fail<CommunicationError>("gloo", {"the addresses of ", name}, "an invalid message",
-                                 "run the same build on all hosts");
+                                 "run the same build with the same --encrypt on all hosts");
       transport_->waits_for(peer);
       transport_->check();
       try {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <tutti/backends/make/elastic.hpp>
+#include <tutti/backends/make/encryption.hpp>
 #include <tutti/backends/make/strategy_options.hpp>
 #include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/strategy/any_strategy.hpp>
@@ -21,12 +22,14 @@ inline GlooJobOptions gloo_options(const StrategyOptions& o) {
   g.hierarchical = o.hierarchical;
   g.wire = o.bf16_wire ? WireType::bf16 : WireType::same;
   g.facts = o.facts;
+  g.streams = secure_streams(o);
   return g;
 }
 inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
-  return AnyStrategy::make<GlooAllReduce>(start, gloo_options(o));
+  return AnyStrategy::make<GlooAllReduce>(start, gloo_options(with_encryption_fact(o)));
 }
-inline AnyStrategy make_elastic_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
+inline AnyStrategy make_elastic_gloo(const StrategyOptions& options, const LaunchEnvironment& start) {
+  const StrategyOptions o = with_encryption_fact(options);
   return AnyStrategy::make<ElasticGloo>(channel_of(o), elastic_options(o, start), GlooGroupFactory{gloo_options(o)});
 }
 

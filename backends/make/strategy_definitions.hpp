@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/backends/make/encryption.hpp>
 #include <tutti/backends/make/strategy.hpp>
 #include <tutti/backends/make/strategy_rows.hpp>
 #include <tutti/backends/make/table.hpp>
@@ -74,6 +75,7 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   if (row->make == nullptr)
     fail<UsageError>(o.where, {"a strategy of this build: ", detail::listed(built)}, {"'", word, "'"},
                      {"install ", row->packages, " and build again"});
+  detail::check_encryption(o, name, start.size);
   if (is_launcher_query())
     std::exit(answer_launcher_query({name, row->over_mpi, row->serve != nullptr, false,
                                      row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint),

@@ -23,11 +23,19 @@ class WeightStore;
 struct ServerState;
 }  // namespace ps
 
+// Whether connections between hosts are encrypted.
+enum class Encryption : std::uint8_t {
+  automatic,  // as TUTTI_ENCRYPT says; otherwise if the build can and the strategy supports it
+  on,
+  off,
+};
+
 struct StrategyOptions {                                              // options of make_strategy()
   Backend* backend = nullptr;                                         // nccl sums on its GPU; must outlive the strategy
   std::chrono::milliseconds deadline = usual_deadline;                // of each operation
   bool shared_memory = true, hierarchical = true, bf16_wire = false;  // as in MpiOptions
-  bool ps_plain = false;                                              // do not encrypt data between hosts
+  bool ps_plain = false;                                              // ps, ps_async: do not encrypt between hosts
+  Encryption encrypt = Encryption::automatic;                         // of gloo; ps and ps_async encrypt with CURVE
   // For ps and ps_async. If above 0, gradients are sent to the servers in two bits; see ps::WorkerOptions.
   float threshold = 0;
   // Makes the weights that a server of "ps_async" owns. Called only in a server's process. server_weights() returns

@@ -18,6 +18,8 @@
 
 namespace tutti {
 
+inline const SecureStreams* usual_streams = nullptr;  // of configurations that do not say otherwise
+
 // A configuration of ranks that are threads of this process and communicate over Gloo as if they were processes on
 // these hosts.
 struct GlooWay {
@@ -26,6 +28,7 @@ struct GlooWay {
   bool shared_memory = true, hierarchical = true;
   WireType wire = WireType::same;
   std::string address = "127.0.0.1";
+  const SecureStreams* streams = usual_streams;  // as in GlooOptions
 };
 
 // All objects of a rank except its communicator.
@@ -57,6 +60,7 @@ inline void run_gloo_ranks(const GlooWay& way, const std::function<void(GlooRank
       o.shared_memory = way.shared_memory;
       o.hierarchical = way.hierarchical;
       o.wire = way.wire;
+      o.streams = way.streams;
       o.deadline = deadline;
       o.rendezvous_timeout = std::min<std::chrono::milliseconds>(deadline, std::chrono::seconds(20));
       GlooRank rank{o.rank, flags[r], store, o};

@@ -120,6 +120,36 @@ TEST_CASE("strategies that do not fit the started processes are refused") {
           std::string::npos);
 }
 
+TEST_CASE(
+    "encryption is refused if the strategy or the build cannot do it, and TUTTI_ENCRYPT decides if no option does") {
+  const auto two = processes(2);
+  const auto error = [&](const char* strategy, Encryption wanted, bool plain = false) {
+    return error_of([&] { (void)make_strategy(strategy, {.ps_plain = plain, .encrypt = wanted}, two); });
+  };
+  for (const char* library : {"mpi", "nccl"})
+    if (holds(built_strategies(), library))
+      CHECK(error(library, Encryption::on).starts_with("[--encrypt] expected gloo, ps or ps_async with on"));
+  if (holds(built_strategies(), "ps")) {
+    CHECK(error("ps", Encryption::off).starts_with("[--encrypt] expected on without --ps-plain, got off"));
+    CHECK(error("ps_async", Encryption::on, true).starts_with("[--encrypt] expected off with --ps-plain, got on"));
+  }
+  if (holds(built_strategies(), "gloo")) {
+    // A build with OpenSSL lacks only the launcher.
+    try {
+      CHECK(error("gloo", Encryption::on).starts_with("[--strategy gloo] expected tutti-launch"));
+    } catch (const DeviceError& e) {
+      CHECK(std::string(e.what()).starts_with("[--encrypt] expected a build with OpenSSL for on"));
+    }
+  }
+  if (!holds(built_strategies(), "mpi")) return;
+  ::setenv("TUTTI_ENCRYPT", "on", 1);
+  CHECK(error("mpi", Encryption::automatic).starts_with("[--encrypt]"));
+  CHECK(error("mpi", Encryption::off).starts_with("[--strategy mpi] expected 2 ranks"));
+  ::setenv("TUTTI_ENCRYPT", "perhaps", 1);
+  CHECK(error("mpi", Encryption::automatic).starts_with("[environment TUTTI_ENCRYPT] expected auto, on or off"));
+  ::unsetenv("TUTTI_ENCRYPT");
+}
+
 TEST_CASE("if the launcher asks for the strategy, the program prints the strategy and ends") {
   std::array<int, 2> ends{};
   REQUIRE(pipe(ends.data()) == 0);

@@ -35,6 +35,7 @@ BACKENDS = {
     "nccl": ("strategy", r"nccl\.h|cuda_runtime.*\.h"),
     "gloo": ("strategy", r"gloo/.*"),
     "zeromq": ("strategy", r"zmq\.h(pp)?"),
+    "openssl": ("comm", r"openssl/.*"),
     "stb": ("data", r"stb/.*"),
     "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h|jerror\.h"),
 }

@@ -40,6 +40,7 @@ components() {
       stb) [[ -f /usr/include/stb/stb_image.h ]] || continue ;;
       turbojpeg) [[ -f /usr/include/jpeglib.h ]] || continue ;;
       gloo) [[ -f /usr/include/gloo/transport/tcp/device.h ]] || continue ;;
+      openssl) [[ -f /usr/include/openssl/ssl.h ]] || continue ;;
       zeromq) [[ -f /usr/include/zmq.h ]] || continue ;;
       *) continue ;;
     esac

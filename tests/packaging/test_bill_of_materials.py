@@ -98,7 +98,7 @@ class Bill(unittest.TestCase):
             if component != "MPI":  # has the version of the product, not of the standard
                 self.assertIn(version, [p.get("versionInfo") for p in of], component)
         # A program that is linked with a shared library says so.
-        linked = {"libdnnl": "oneDNN", "libmpi": "Open MPI", "libgloo": "Gloo", "libzmq": "ZeroMQ", "libjpeg": "libjpeg-turbo", "libgomp": "OpenMP runtime"}
+        linked = {"libdnnl": "oneDNN", "libmpi": "Open MPI", "libgloo": "Gloo", "libzmq": "ZeroMQ", "libssl": "OpenSSL", "libjpeg": "libjpeg-turbo", "libgomp": "OpenMP runtime"}
         program = BUILD / "examples" / "train_cifar10"
         if program.exists():
             needed = subprocess.run(["readelf", "-dW", program], text=True, capture_output=True, check=True).stdout

@@ -8,7 +8,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
 hide=(-D CMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON -D CMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON
   -D CMAKE_DISABLE_FIND_PACKAGE_MPIC=ON -D CMAKE_DISABLE_FIND_PACKAGE_libjpegTurbo=ON -D CMAKE_DISABLE_FIND_PACKAGE_stb=ON
-  -D CMAKE_DISABLE_FIND_PACKAGE_libzmq=ON -D CMAKE_DISABLE_FIND_PACKAGE_libgloo=ON)
+  -D CMAKE_DISABLE_FIND_PACKAGE_libzmq=ON -D CMAKE_DISABLE_FIND_PACKAGE_libgloo=ON
+  -D CMAKE_DISABLE_FIND_PACKAGE_OpenSSL=ON)
 
 try() {
   rm -rf "$work/build"
@@ -31,6 +32,8 @@ if try -D DOWNSTREAM_COMPONENTS=zeromq "${hide[@]}"; then fail "a component with
 says "apt-get install libzmq3-dev"
 if try -D DOWNSTREAM_COMPONENTS=gloo "${hide[@]}"; then fail "a component without its library is found"; fi
 says "apt-get install libgloo-dev"
+if try -D DOWNSTREAM_COMPONENTS=openssl "${hide[@]}"; then fail "a component without its library is found"; fi
+says "apt-get install libssl-dev"
 if try -D DOWNSTREAM_COMPONENTS=nonesuch; then fail "a component that does not exist is found"; fi
 says "no component 'nonesuch'"
 try "${hide[@]}" || fail "tutti without components needs a library"

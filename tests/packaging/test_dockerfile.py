@@ -78,7 +78,7 @@ class Dockerfile(unittest.TestCase):
     def test_packages(self):
         """The image builds with all packages that ./quickstart.sh installs, and contains every strategy of the programs."""
         wanted = re.search(r"^packages=\((.*)\)$", (ROOT / "quickstart.sh").read_text(), re.M)[1].split()
-        for package in [*wanted, "libopenmpi-dev", "libgloo-dev", "libzmq3-dev"]:
+        for package in [*wanted, "libopenmpi-dev", "libgloo-dev", "libzmq3-dev", "libssl-dev"]:
             self.assertRegex(self.text, rf"(?<![\w-]){re.escape(package)}(?![\w-])")
 
     def test_copied_files_are_not_excluded(self):

@@ -29,6 +29,7 @@ if [[ $here == *turbojpeg* ]]; then libraries+=(-ljpeg); fi
 if [[ $here == *stb* ]]; then libraries+=(-lstb); fi
 if [[ $here == *zeromq* ]]; then libraries+=(-lzmq); fi
 if [[ $here == *gloo* ]]; then libraries+=(-lgloo); fi
+if [[ $here == *openssl* ]]; then libraries+=(-lssl -lcrypto); fi
 if [[ $here == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
 
 { headers "$here" && printf '%s\n' tutti/backends/{decoders,make}.hpp; } | sort -u | sed 's/.*/#include <&>/' >unit.cpp

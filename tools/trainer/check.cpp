@@ -263,6 +263,7 @@ void check_distribution(RunOptions& o, const StartedJob& job) {
   match_backend_and_strategy(o, job);
   number("--bucket-mib", o.bucket_mib, 1, 1024);
   number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
+  word("--encrypt", o.encrypt, {"auto", "on", "off"});
   word("--comm-wire", o.comm_wire, {"same", "bf16"}, {{"f32", "same"}, {"float32", "same"}, {"bfloat16", "bf16"}});
   word("--gc-type", o.gc_type, {"none", "2bit"});
   number("--gc-threshold", o.gc_threshold, 1e-12, 1e12);

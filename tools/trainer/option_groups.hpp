@@ -260,6 +260,9 @@ void describe_distribution(RunOptions& o, V& v) {
   v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1");
   v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost");
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16");
+  v("encrypt", o.encrypt,
+    "gloo: encrypt connections between hosts with TLS 1.3: on, off, or auto (on if the build has OpenSSL); ps and "
+    "ps_async encrypt without it");
   v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network");
   v("shared-memory", o.shared_memory, "processes of a host sum through memory that they share");
   v("spot-notice", o.spot_notice,

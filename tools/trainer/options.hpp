@@ -189,7 +189,7 @@ struct RunOptions {
   double gc_threshold = 0.5, ps_snapshot_seconds = 60;
   std::int64_t bucket_mib = 16;
   double comm_deadline = 600;
-  std::string comm_wire = "same";
+  std::string comm_wire = "same", encrypt = "auto";
   bool hierarchical = true, shared_memory = true, ps_plain = false;
   std::optional<std::int64_t> ps_staleness{};
   std::string spot_notice;

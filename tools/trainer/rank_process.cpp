@@ -27,6 +27,7 @@ StrategyOptions strategy_options(const RunOptions& o, const Started& start) {
   as.hierarchical = o.hierarchical;
   as.bf16_wire = o.comm_wire == "bf16";
   as.ps_plain = o.ps_plain;
+  as.encrypt = o.encrypt == "on" ? Encryption::on : o.encrypt == "off" ? Encryption::off : Encryption::automatic;
   as.threshold = detail::gradient_threshold(o);
   as.where = "--strategy";
   as.goes_on_from_checkpoint = true;
@@ -52,7 +53,8 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
   // Servers own weights only if workers train.
   const bool owned = works(o) || job.channel == nullptr || o.strategy != "ps_async";
   AnyStrategy strategy = make_strategy(owned ? o.strategy : "ps", as, founded);
-  if (has_servers(o.strategy)) o.notes.push_back(strategy.name());
+  if (has_servers(o.strategy) || strategy.name().find(", encrypted by ") != std::string::npos)
+    o.notes.push_back(strategy.name());
   try {
     return f(strategy, std::move(loaded));
   } catch (const Error& e) {

@@ -97,6 +97,15 @@ void add_environment(std::vector<Option>& table, Options& o) {
                  "set a variable of the workers; repeatable", group, false},
                 {"--env-server", "NAME=VALUE", variables(o.on_servers, false),
                  "set a variable of the servers; repeatable", group, false},
+                {"--encrypt", "WORD",
+                 [&o](const std::string& option, const std::string& value) {
+                   std::string word;
+                   command_line::one_of(word, {"auto", "on", "off"})(option, value);
+                   o.everywhere.emplace_back("TUTTI_ENCRYPT", word);
+                 },
+                 "encrypt the connections of gloo between hosts: on (exit code 4 if the build has no OpenSSL), off, or "
+                 "auto (on if the build has OpenSSL). Sets TUTTI_ENCRYPT  [auto]",
+                 group},
                 {"--sync-dst-dir", "DIR", text(o.sync_dir),
                  "copy the working folder to DIR on each host (rsync), and run the command there", group}});
 }
