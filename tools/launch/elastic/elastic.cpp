@@ -225,9 +225,10 @@ void Elastic::lose_server(const JobControl::MembershipUpdate& news) {
   if (ends_now_) return;
   lost_servers_.insert(news.name);
   for (Link& l : links_) {
-    if (!stood_ || over() || !l.has(news.name)) continue;
-    say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why +
-         "; the other servers take over its part");
+    if (!stood_ || !l.has(news.name)) continue;
+    if (!over())
+      say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why +
+           "; the other servers take over its part");
     l.say("signal 9 " + news.name);
   }
 }
