@@ -39,7 +39,11 @@ struct Fault {
     join_and_leave,
     leave_alone,
     lose_founders,
-    at_event
+    at_event,
+    // Messages that arrive at once after a pause, and pauses of processes that wait for a generation.
+    enter_late,
+    break_entering,
+    pause_waiting
   };
   using Event = MembershipChecks::Event;
   std::size_t number = 0;
@@ -112,6 +116,23 @@ inline void add_combined(std::vector<Fault>& faults, std::uint64_t seed, std::in
   }
 }
 
+// Returns one kind of fault, several times: the moment that it needs is short.
+[[nodiscard]] inline std::vector<Fault> rare_faults(std::uint64_t seed) {
+  using Kind = Fault::Kind;
+  static constexpr Kind kinds[] = {Kind::break_entering, Kind::break_entering, Kind::break_entering,
+                                   Kind::enter_late,     Kind::pause_waiting,  Kind::cut_unevenly};
+  Random plan(seed, 12);
+  const Kind kind = kinds[plan.below(std::size(kinds))];
+  const bool entering = kind == Kind::break_entering, late = kind == Kind::enter_late;
+  std::vector<Fault> faults;
+  Nanos at = entering && plan.one_in(2) ? 0 : plan.between(1, 500 * ms);
+  for (std::uint64_t i = 0, n = entering ? 6 : late ? 3 : 1; i < n; ++i) {
+    faults.push_back({i, at, kind, Random(seed, 1100 + i), 0, -1, Fault::Event::issued, entering ? i + 1 : 1});
+    if (late) at += plan.between(0, second);
+  }
+  return faults;
+}
+
 // Returns the faults of a schedule in their order. steps: those of the job, or 0 if its workers do not call
 // Job::reached(). begin_step: they begin after this step.
 [[nodiscard]] inline std::vector<Fault> faults_of(const ScheduleOptions& o, std::int64_t steps,
@@ -160,7 +181,12 @@ inline void add_combined(std::vector<Fault>& faults, std::uint64_t seed, std::in
     const std::uint64_t sends = how == 2 && plan.one_in(2) ? 1 + plan.below(30) : 0;
     faults.push_back({i, at, kind, Random(o.seed, 1000 + i), sends});
   }
-  if (steps > 0 && o.seed % 3 == 0) add_combined(faults, o.seed, steps, begin_step);
+  if (steps > 0 && o.seed % 3 == 0) {
+    add_combined(faults, o.seed, steps, begin_step);
+  } else if (steps > 0 && (o.seed % 5 == 1 || o.seed % 5 == 2)) {
+    begin_step = 0;
+    return rare_faults(o.seed);
+  }
   std::stable_sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
   return faults;
 }

@@ -81,6 +81,16 @@ class Faults {
       kill_workers(nullptr, r.one_in(2), name);
       return later(r.between(0, 10 * second), [this] { launcher_.request([](Launcher& l) { l.stop_job(); }); });
     }
+    if (f.kind == Fault::Kind::break_entering) return break_entering(f, name);
+    if (f.kind == Fault::Kind::enter_late) {
+      Worker* const late = pick(r);
+      if (late == nullptr || !late->member) return;
+      const Nanos time = r.between(timeout_ * 11 / 10, 2 * timeout_);
+      s.note(name + late->process->name + " is stopped for " + std::to_string(time / ms) + " ms");
+      quiet_at_ = std::max(quiet_at_, s.now() + time);
+      excuse(late->process, time);
+      return pause(*late->process, time, 0);
+    }
     Worker* held = of == nullptr && !r.one_in(4) ? pick(r) : nullptr;
     if (held != nullptr && !held->member) held = nullptr;
     if (held != nullptr) {
@@ -94,6 +104,34 @@ class Faults {
     if (held != nullptr && r.one_in(3)) return kill_workers(held, true, name);
     Worker* const lost = pick(r);
     if (lost != nullptr && lost != held && (lost != of || r.one_in(2))) kill(*lost, r.one_in(2), name);
+  }
+  // A process gets the news of a generation and of its end at once: a server, while the workers begin several
+  // generations, or the only worker that is left.
+  void break_entering(Fault& f, const std::string& name) {
+    Random& r = f.random;
+    meeting_.checks_flags = true;
+    std::vector<Worker*> trains;
+    bool servers = false;
+    for (Worker& w : launcher_.workers()) {
+      if (!w.process->runs()) continue;
+      servers = servers || w.role == control::Role::server;
+      if (w.trains()) trains.push_back(&w);
+    }
+    if (trains.size() < 2 || (!servers && f.number > 0)) return;
+    const Nanos time = r.between(100 * ms, timeout_ / 3);
+    simulation_.scheduler.note(name + (servers ? "the servers are" : "a worker is") + " stopped for " +
+                               std::to_string(time / ms) + " ms");
+    quiet_at_ = std::max(quiet_at_, simulation_.scheduler.now() + time);
+    if (!servers) {
+      pause(*trains.front()->process, time, 0);
+      for (std::size_t i = 1; i < trains.size(); ++i) kill(*trains[i], false, name);
+      return;
+    }
+    for (const Worker& w : launcher_.workers())
+      if (w.process->runs() && w.role == control::Role::server) pause(*w.process, time, 0);
+    Process &one = *trains[0]->process, &other = *trains[1]->process;
+    // They notice it if they have not got the first messages of each other.
+    later(r.between(ms, 6 * ms), [this, &one, &other] { meeting_.reset(one, other, true); });
   }
   void kill(const Worker& w, bool silent, const std::string& name) {
     Scheduler& s = simulation_.scheduler;
@@ -129,8 +167,26 @@ class Faults {
       if (p.number != 0) pause(p, time + r.between(0, 100 * ms), suspended ? time : 0);
   }
 
+  void pause_twice(const std::string& name, Random& r) {
+    const Nanos first = r.between(timeout_, 2 * timeout_);
+    pause_all(name, r, first);
+    later(first + r.between(5 * ms, 90 * ms),
+          [this, name, &r] { pause_all(name, r, r.between(timeout_ * 11 / 10, 3 * timeout_)); });
+  }
+  void join(const std::string& name) {
+    if (launcher_.workers().size() >= 8) return;
+    simulation_.scheduler.note(name + "a worker joins");
+    launcher_.request([](Launcher& l) { l.add(control::Role::worker, true); });
+  }
+
   void begin_fault(Fault& f) {
     if (f.kind == Fault::Kind::at_event) return armed_.push_back(&f);
+    if (f.kind == Fault::Kind::enter_late || f.kind == Fault::Kind::break_entering) {
+      armed_.push_back(&f);
+      if (f.kind == Fault::Kind::enter_late || (f.number == 0 && f.at > 0))
+        join("fault " + std::to_string(f.number) + ": ");
+      return;
+    }
     if (f.kind == Fault::Kind::lose_founders) return;  // it was armed before
     // The launcher starts a worker that joins in its next round.
     while (f.victim >= 0 && find(f.victim) == nullptr && !launcher_.is_over()) simulation_.scheduler.sleep(ms);
@@ -151,11 +207,7 @@ class Faults {
     const bool stays_cut = (f.kind == Kind::cut_workers || f.kind == Kind::isolate) && f.victim < 0 && r.one_in(3);
     if (!stays_cut) quiet_at_ = std::max(quiet_at_, s.now() + time);
     const std::string span = " for " + std::to_string(time / ms) + " ms";
-    if (f.kind == Kind::join) {
-      if (launcher_.workers().size() >= 8) return;
-      s.note(name + "a worker joins");
-      return launcher_.request([](Launcher& l) { l.add(control::Role::worker, true); });
-    }
+    if (f.kind == Kind::join) return join(name);
     if (f.kind == Kind::stop) {
       s.note(name + "the job is to stop");
       return launcher_.request([](Launcher& l) { l.stop_job(); });
@@ -168,12 +220,7 @@ class Faults {
       });
     }
     if (f.kind == Kind::pause_all) return pause_all(name, r, time);
-    if (f.kind == Kind::pause_twice) {
-      const Nanos first = r.between(timeout_, 2 * timeout_);
-      pause_all(name, r, first);
-      return later(first + r.between(5 * ms, 90 * ms),
-                   [this, name, &r] { pause_all(name, r, r.between(timeout_ * 11 / 10, 3 * timeout_)); });
-    }
+    if (f.kind == Kind::pause_twice) return pause_twice(name, r);
     if (f.kind == Kind::pause_launcher) {
       s.note(name + "the launcher is stopped" + span);
       if (time > timeout_ / 2) excuse(nullptr, time);
@@ -252,9 +299,23 @@ class Faults {
         s.note(name + p.name + " and the launcher are cut at different times");
         quiet_at_ = std::max(quiet_at_, s.now() + 5 * timeout_);
         excuse(&p, 5 * timeout_);
+        w->asks = 5 * timeout_;
         cut(p, launcher, 1, end);
         later(begin, [this, &p, &launcher] { cut(p, launcher, 2, 3 * timeout_); });
         return later(again, [this, &p, &launcher] { cut(p, launcher, 1, 3 * timeout_); });
+      }
+      case Kind::pause_waiting: {
+        // A worker works for long, and another one waits for the next generation.
+        Worker* const other = another(r, *w);
+        if (other == nullptr || w->role != control::Role::worker || !w->trains() || !other->trains()) return;
+        w->busy = 8 * timeout_;
+        s.note(name + p.name + " works for " + std::to_string(w->busy / ms) + " ms, and its connection to " +
+               other->process->name + " is reset");
+        quiet_at_ = std::max(quiet_at_, s.now() + 9 * timeout_);
+        return later(r.between(60 * ms, 200 * ms), [this, name, &r, &p, other] {
+          meeting_.reset(*other->process, p, false);
+          later(r.between(50 * ms, 300 * ms), [this, name, &r] { pause_twice(name, r); });
+        });
       }
       case Kind::stall: {
         // A worker works for long, and another one does not get its next messages.

@@ -67,12 +67,16 @@ class Files : private FileProcesses {
   }
 
  private:
+  static constexpr const char* hosts_at_begin = "h1\n";
+
   // ---- the hosts file ----
   // by_hand: several processes add a line each; otherwise a user edits the file in all ways.
   void watch(bool by_hand) {
     const std::size_t editors = by_hand ? 1 + plan_.below(4) : 1;
     const bool early = by_hand && plan_.one_in(2);  // the job starts while hosts are added
     const Nanos spread = early ? short_time() : 0;
+    // The file of an earlier job.
+    if (early && Random(simulation_.options.seed, 9).one_in(2)) launch::replace_hosts_file(file_, "h9\n");
     start("launcher", [this, spread](Process&) {
       sleep(0, spread);
       launch();
@@ -112,10 +116,11 @@ class Files : private FileProcesses {
   void launch() {
     launcher_runs_ = true;
     launch::MembershipLog log(file_.parent_path() / "host_worker_log");
-    launch::replace_hosts_file(file_, "h1\n");
+    launch::replace_hosts_file(file_, hosts_at_begin);
+    log.hosts_are_written();
     accepted_ = {{key("h1"), 1}};
     versions_.push_back(accepted_);
-    launch::HostsWatch watch(file_);
+    launch::HostsWatch watch(file_, hosts_at_begin);
     ready_ = true;
     while (!over_) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -123,8 +123,8 @@ class Launcher {
       const bool failed = fatal_;
       service_.tick(now);
       decide();
-      // The launcher itself ends the job for such a loss.
-      if (fatal_ && !failed) problem_ = static_cast<int>(ExitCode::communication);
+      // The launcher itself ends the job for such a loss, unless the work is done: as JobControl::ends_job().
+      if (fatal_ && !failed && !service_.arbiter().finished()) loss_ = static_cast<int>(ExitCode::communication);
       send();
       end_if_too_few();
       end_stragglers();
@@ -133,6 +133,7 @@ class Launcher {
     end.elastic = true;
     end.endings = endings_;
     end.problem = problem_;
+    end.loss = loss_;
     end.interrupted = stopping_ ? SIGTERM : 0;
     return launch::judge(end).code;
   }
@@ -303,7 +304,7 @@ class Launcher {
   std::map<const Worker*, Nanos> left_at_;
   std::size_t replacements_ = 0;
   bool fatal_ = false, stopping_ = false, stood_ = false, had_too_few_ = false;
-  int problem_ = 0;
+  int problem_ = 0, loss_ = 0;
   Nanos give_up_at_ = never, gave_up_at_ = never, failed_at_ = never, too_few_at_ = never;
 };
 

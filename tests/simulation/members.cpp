@@ -48,6 +48,10 @@ std::array<double, 3> step(Job& job, Worker& me, Elastic<MeshFactory>& strategy,
   if (!members.await_lease()) fail_without_lease();
   job.check_write(me, asked);
   if (const Nanos again = job.scheduler().now(); members.may_write()) job.check_write(me, again);
+  for (const Nanos end = asked + std::exchange(me.asks, 0); job.scheduler().now() < end;) {
+    job.compute();
+    if (const Nanos again = job.scheduler().now(); members.may_write()) job.check_write(me, again);
+  }
   if (std::exchange(me.signalled, false)) members.ask_to_leave();
   job.compute(std::exchange(me.busy, 0));
   using Change = ElasticMembership::Change;

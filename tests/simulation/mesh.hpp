@@ -83,6 +83,17 @@ class Meeting {
     const auto* const s = network_.find(descriptor);
     return network_.loses_messages && s != nullptr && !s->was_reset && Scheduler::current()->noise().one_in(2);
   }
+  // Whether to check the flags of groups. The check changes the order of threads.
+  bool checks_flags = false;
+  // Checks that the flag of a group that is being formed is raised soon if its generation has ended before.
+  void check_flag(const ControlChannel& channel, const InterruptFlag& flag) const {
+    if (!checks_flags) return;
+    const auto change = channel.change();
+    if (!change || !change->broken) return;
+    Scheduler& s = *Scheduler::current();
+    s.sleep(10 * ms);
+    if (!flag.raised()) s.fail(s.process().name + " forms the group of a generation that has ended");
+  }
   // Notes that a process has formed its group of a generation.
   void formed(const Process& p, std::uint64_t generation) { formed_[p.number] = generation; }
   [[nodiscard]] std::uint64_t formed(const Process& p) const {
@@ -121,6 +132,7 @@ class MeshEngine {
     wake_read_ = io::Descriptor(ends[0]);
     wake_write_ = io::Descriptor(ends[1]);
     const InterruptWatch watch(flag, [this] { give_up(); });
+    meeting.check_flag(channel, flag);
     // A connection needs both ways: the second message answers the first one.
     for (std::uint64_t i = 0; i < forming; ++i) exchange({}, Deadline(std::chrono::seconds(60)), "forming the group");
     meeting.formed(Scheduler::current()->process(), a.generation);
@@ -251,6 +263,7 @@ class MeshServer {
         received_(sockets_.size()),
         silent_(sockets_.size()) {
     const InterruptWatch watch(flag, [this] { stop(); });
+    meeting.check_flag(channel, flag);
     while (answered_ < MeshEngine::forming) {
       if (stopped_ || open() < sockets_.size()) fail<CommunicationError>("mesh server", "all workers", "a lost one");
       answer();

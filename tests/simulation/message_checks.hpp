@@ -122,6 +122,8 @@ class MessageChecks {
   void round(const control::Arbiter& arbiter) {
     if (must_stop_ && !arbiter.stopping()) scheduler_.fail("the last worker is to leave, and the job does not stop");
     bool at_work = false, one_stays = false, one_leaves = false;
+    const bool over = generation_ > 0 && !failed_ && (arbiter.stopping() || finished_) && !has(control::Role::worker);
+    if (over && has(control::Role::server)) scheduler_.fail("no worker is left, and a server is not released");
     for (Worker& w : workers_) {
       if (w.ended || w.closed) {
         w.owed.clear();
@@ -152,6 +154,10 @@ class MessageChecks {
     broken_ = true;
     for (Worker& w : workers_)
       if (w.member && !w.reported) owe<control::MembershipChange>(w);
+  }
+  // Returns whether a process of this role is in the job.
+  [[nodiscard]] bool has(control::Role role) const {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& o) { return o.in_job() && o.role == role; });
   }
   // Returns whether a worker that was not asked to leave is in the job, apart from this one.
   [[nodiscard]] bool stays(const Worker* but = nullptr) const {

@@ -41,7 +41,7 @@ SERVER = "strategy/parameter_server/server/server.hpp"
 PS = "strategy/parameter_server/"
 OWNED, SUMS, WEIGHTS = PS + "server/owned_operations.hpp", PS + "server/round_table.hpp", PS + "server/weight_store.hpp"
 WORKER = PS + "worker/worker_thread.hpp"
-HOSTS_FILE, ADDED_HOSTS = "tools/launch/elastic/elastic_file.cpp", "tools/launch/elastic/elastic_site.cpp"
+HOSTS_FILE, ADDED_HOSTS, HOSTS_LOG = (f"tools/launch/elastic/elastic_{part}.cpp" for part in ("file", "site", "log"))
 
 # Errors that the code had once. The scenario is `members`.
 OLD = [
@@ -355,7 +355,7 @@ HOSTS_FAULTS = [
     ("not-finite-is-restarted", SUPERVISOR, "if (w == nullptr || !w->member || !stood_ || !not_finite) return false;",
      "return false;"),
     # Look whether a job runs without a lock
-    ("looking-takes-the-lock", "tools/launch/elastic/elastic_log.cpp",
+    ("looking-takes-the-lock", HOSTS_LOG,
      "::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK",
      "::fcntl(io::Descriptor(::open(file.c_str(), O_RDWR)).get(), F_OFD_SETLK, &lock) != 0"),
     # Try longer to make a job's folder while other agents of a busy machine remove it
@@ -364,7 +364,11 @@ HOSTS_FAULTS = [
     ("old-rename-counts", HOSTS_FILE, "whole_ = (event.mask & IN_MOVED_TO) != 0;",
      "whole_ = whole_ || (event.mask & IN_MOVED_TO) != 0;"),
     ("half-edit-is-read", HOSTS_FILE, "if (changes() || whole_) continue;", ";"),
-    ("added-host-is-lost", ADDED_HOSTS, "if (lock.get() >= 0) (void)::flock(lock.get(), LOCK_EX);", ";"),
+    ("added-host-is-lost", ADDED_HOSTS, "const io::Descriptor lock = lock_hosts(file.parent_path());",
+     "const io::Descriptor lock = PLANTED ? io::Descriptor() : lock_hosts(file.parent_path());"),
+    ("job-begins-without-the-lock", HOSTS_LOG, ": hosts_lock_(lock_hosts(file.parent_path())),",
+     ": hosts_lock_(PLANTED ? io::Descriptor() : lock_hosts(file.parent_path())),"),
+    ("host-before-the-watch-is-lost", HOSTS_FILE, "if (read(ignored) == written) judged_ = first;", "judged_ = first;"),
     ("folder-is-removed-meanwhile", "tools/launch/host/job_state.hpp",
      "if (!removed || tries == most_tries_to_make_folder) throw;", "throw;"),
     ("folder-above-is-removed", JOB_FOLDERS, "gone && ++tries < most_tries_to_make_folder", "false"),

@@ -41,6 +41,8 @@ FOUND = [
     (119, "members", "--rank-timeout", "1"),
     # A worker that joined counted as having the state before its group had formed. The last one with the state left.
     (2425, "members"),
+    # A worker had done the work, the last server lost its power before the other workers ended, and the job exited with 5.
+    (828, "members"),
     # A worker of ps_async that connected when a server was killed ended instead of waiting for it.
     (108, "tables"),
     # An in-place edit that followed a rename was read while it was half-written.

@@ -9,10 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/comm/work.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
@@ -43,14 +45,12 @@ struct HeldThreadGroup {
 class ThreadMember : private HeldThreadGroup, public OwningAllReduce<ThreadCommunicator> {
  public:
   using Base = OwningAllReduce<ThreadCommunicator>;
-  // before_piece: called before each piece of each step. after_sum: called after each sum.
-  ThreadMember(std::shared_ptr<ThreadGroup> group, int rank, InterruptFlag& flag, std::function<void()> before_piece,
-               std::function<void()> after_sum)
-      : HeldThreadGroup{std::move(group)},
-        Base(*held_group, rank),
-        flag_(flag),
-        before_piece_(std::move(before_piece)),
-        after_sum_(std::move(after_sum)) {
+  // Called before each piece of each step, after the sum of each piece, and after each other sum.
+  struct Calls {
+    std::function<void()> before_piece, after_piece, after_sum;
+  };
+  ThreadMember(std::shared_ptr<ThreadGroup> group, int rank, InterruptFlag& flag, Calls calls)
+      : HeldThreadGroup{std::move(group)}, Base(*held_group, rank), flag_(flag), calls_(std::move(calls)) {
     flag_.watch([this] { communicator().interrupt(); });
   }
   ~ThreadMember() { flag_.watch({}); }
@@ -58,31 +58,47 @@ class ThreadMember : private HeldThreadGroup, public OwningAllReduce<ThreadCommu
   ThreadMember& operator=(const ThreadMember&) = delete;
   Work reduce(const Piece& piece) {
     try {
-      before_piece_();
+      calls_.before_piece();
     } catch (...) {
       flag_.raise("this rank ends");
       throw;
     }
-    return Base::reduce(piece);
+    return Work(std::make_shared<Piecework>(Base::reduce(piece), calls_.after_piece));
   }
   void sum(std::span<double> values) {
     Base::sum(values);
-    after_sum_();
+    calls_.after_sum();
   }
 
  private:
+  // The sum of a piece, with a call after it.
+  class Piecework final : public Work::State {
+   public:
+    Piecework(Work work, std::function<void()> after) : work_(std::move(work)), after_(std::move(after)) {}
+    [[nodiscard]] std::string name() const override { return work_.name(); }
+    [[nodiscard]] bool done() const override { return work_.done(); }
+    void wait_device() override { wait(); }
+    void wait() override {
+      work_.wait();
+      if (const auto after = std::exchange(after_, nullptr)) after();
+    }
+
+   private:
+    Work work_;
+    std::function<void()> after_;
+  };
+
   InterruptFlag& flag_;
-  std::function<void()> before_piece_, after_sum_;
+  Calls calls_;
 };
 static_assert(DistributedStrategy<ThreadMember>);
 
 struct ThreadGroupFactory {
   ThreadRendezvous* meeting;
-  std::function<void()> before_piece, after_sum;
+  ThreadMember::Calls calls;
   [[nodiscard]] std::unique_ptr<ThreadMember> operator()(const Assignment& a, ControlChannel&,
                                                          InterruptFlag& flag) const {
-    return std::make_unique<ThreadMember>(meeting->group(a.generation, a.workers.size()), a.rank, flag, before_piece,
-                                          after_sum);
+    return std::make_unique<ThreadMember>(meeting->group(a.generation, a.workers.size()), a.rank, flag, calls);
   }
 };
 using ElasticThreads = Elastic<ThreadGroupFactory>;

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/reference/reference.hpp>
@@ -39,7 +40,7 @@ class ElasticJob {
   struct Ended {
     std::vector<double> weights;
     std::int64_t steps = 0;
-    bool left = false, killed = false, interrupted = false;
+    bool left = false, killed = false, interrupted = false, over = false;
     std::string error;
   };
   // A member calls it after each step. `member`: 0 for the member that started first.
@@ -71,6 +72,15 @@ class ElasticJob {
   }
   // Returns whether the member has asked for admission.
   [[nodiscard]] bool knows(std::size_t member) { return harness_.knows(connection_of(member)); }
+  // Waits until the member has asked for admission. Throws if it ends before that.
+  void await_request(std::size_t member) {
+    poll(
+        [&] {
+          if (has_ended(member)) fail<Error>("test", "a request for admission", "the end of the member");
+          return knows(member);
+        },
+        std::chrono::minutes(2), "a request for admission");
+  }
   [[nodiscard]] ArbiterHarness& harness() noexcept { return harness_; }
 
   std::vector<Ended> run() {
@@ -90,6 +100,8 @@ class ElasticJob {
   std::int64_t epochs = 4, micro_batch = 5;
   // A member calls it before a piece of a step is summed.
   std::function<void(std::size_t member)> before_piece = [](std::size_t) {};
+  // A member calls it after the sum of each piece of a step. Not in jobs with servers.
+  std::function<void(std::size_t member)> after_piece = [](std::size_t) {};
   // A member calls it after each sum over all ranks.
   std::function<void(std::size_t member)> after_sum = [](std::size_t) {};
   // Whether a member asks to leave after its step.
@@ -131,6 +143,11 @@ class ElasticJob {
   [[nodiscard]] control::ConnectionId connection_of(std::size_t member) {
     const std::lock_guard lock(mutex_);
     return connections_[member];
+  }
+
+  [[nodiscard]] bool has_ended(std::size_t member) {
+    const std::lock_guard lock(mutex_);
+    return ended_[member].over;
   }
 
   // Keeps the reports of rank 0.
@@ -177,6 +194,7 @@ class ElasticJob {
       end.error = e.what();
       harness_.ended(connection);
     }
+    end.over = true;
     const std::lock_guard lock(mutex_);
     ended_[me] = std::move(end);
   }
@@ -213,8 +231,9 @@ class ElasticJob {
     how.start.new_worker = joins;
     const auto before = [this, me] { before_piece(me); };
     if (dying_.empty()) {
-      ElasticThreads strategy(std::move(channel), how,
-                              ThreadGroupFactory{&meeting_, before, [this, me] { after_sum(me); }});
+      const auto piece = [this, me] { after_piece(me); };
+      const auto sum = [this, me] { after_sum(me); };
+      ElasticThreads strategy(std::move(channel), how, ThreadGroupFactory{&meeting_, {before, piece, sum}});
       train_with(strategy, me, end);
     } else {
       Elastic<ServedGroupFactory> strategy(std::move(channel), how, ServedGroupFactory{&servers_meet_, before});

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Tests what members of an elastic job hand over: the job itself if all of them leave, and the sums of the reports if
-// the last message of an operation does not reach a member.
+// Tests what members of an elastic job hand over: the job itself if all of them leave, and the steps and the sums of
+// the reports if the last message of an operation does not reach a member.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -10,10 +11,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/check_audit.hpp>
 
@@ -77,7 +81,7 @@ TEST_CASE("members that all leave pass the state to a worker that waits, and oth
       ElasticJob job(2, arbiter, [&](ElasticJob& j, std::size_t me, const FitStep& s) {
         if (me != 0 || s.step != 5) return;
         if (waits) j.join();
-        while (waits && !j.knows(2)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (waits) j.await_request(2);
         leave = true;
       });
       job.leaves = [&](std::size_t me) { return me < 2 && leave; };
@@ -140,12 +144,64 @@ TEST_CASE("the reports are right if the last message of any sum does not reach o
     }
 }
 
+TEST_CASE("the reports are right if the last message of any piece of a step does not reach one of the members") {
+  // The images of all members in each step with a report. Members do the work after such a step together.
+  using Rows = std::map<std::int64_t, std::int64_t>;
+  std::mutex mutex;
+  Rows rows;
+  const auto count_rows = [&](ElasticJob&, std::size_t, const FitStep& s) {
+    const std::lock_guard lock(mutex);
+    if (s.step % 7 == 0 || s.step == ElasticJob::steps_an_epoch) rows[s.step] += s.own_images;
+  };
+  ElasticJob quiet(2, {}, count_rows);
+  quiet.epochs = 1;
+  std::atomic<int> count{0};
+  quiet.after_piece = [&](std::size_t me) { count += me == 0 ? 1 : 0; };
+  (void)quiet.run();
+  const Numbers right = numbers_of(quiet);
+  const Rows right_rows = std::exchange(rows, {});
+  REQUIRE(right_rows.size() == 3);
+  const int of_a_step = count / static_cast<int>(ElasticJob::steps_an_epoch);
+  REQUIRE(of_a_step > 1);
+  // Each piece of a step once, in different steps; the last one in each second step.
+  std::vector<int> cases;
+  for (int piece = 1; piece < of_a_step; ++piece) cases.push_back((piece % 20) * of_a_step + piece);
+  for (int step = 1; step <= ElasticJob::steps_an_epoch; step += 2) cases.push_back(step * of_a_step);
+  cases.push_back(count);
+  // The member with the reports, or the other one.
+  for (std::size_t lacks = 0; lacks < 2; ++lacks)
+    for (const int broken : cases) {
+      CAPTURE(lacks);
+      CAPTURE(broken);
+      const test::TempFolder folder;
+      std::array<std::atomic<int>, 2> pieces{};
+      ElasticJob job(2, {}, count_rows);
+      job.after_piece = [&](std::size_t me) {
+        if (++pieces[me] != broken || me != lacks) return;
+        // The other member has the piece. If it is the last one of the step, that member completes the step.
+        poll([&] { return pieces[1 - me] >= broken; }, std::chrono::minutes(2), "the piece of the other member");
+        fail<CommunicationError>("test", "the last message of a piece", "a connection that was reset");
+      };
+      job.epochs = 1;
+      job.audit = folder.path();
+      for (const auto& e : job.run()) {
+        CHECK(e.error == "");
+        CHECK(e.steps == ElasticJob::steps_an_epoch);
+      }
+      const Numbers found = numbers_of(job);
+      require_same(right.steps, found.steps);
+      require_same(right.epochs, found.epochs);
+      CHECK(std::exchange(rows, {}) == right_rows);
+      require_every_sample_once(folder.path(), 1);
+    }
+}
+
 TEST_CASE("the reports of an epoch are right if a member joins in it and the exchange of its sums is broken") {
   const auto script = [](ElasticJob& j, std::size_t me, const FitStep& s) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (me == 0 && s.step == 5) {
       j.join();
-      while (!j.knows(2)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      j.await_request(2);
     }
   };
   ElasticJob quiet(2, {}, no_script);

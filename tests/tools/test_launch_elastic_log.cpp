@@ -47,7 +47,8 @@ TEST_CASE("two jobs do not use one folder, also if one of them only knows flock(
   const std::filesystem::path file = std::filesystem::path(folder.path()) / "log";
   const io::Descriptor other = io::Descriptor::open(file, O_RDWR | O_CREAT | O_CLOEXEC, "open");
   {
-    const launch::MembershipLog log(file);
+    launch::MembershipLog log(file);
+    log.hosts_are_written();
     CHECK(launch::MembershipLog::in_use(file));
     CHECK(is_of_other_job(refusal(file)));
     CHECK(::flock(other.get(), LOCK_EX | LOCK_NB) != 0);
@@ -57,6 +58,15 @@ TEST_CASE("two jobs do not use one folder, also if one of them only knows flock(
   CHECK(is_of_other_job(refusal(file)));
   REQUIRE(::flock(other.get(), LOCK_UN) == 0);
   CHECK(refusal(file).empty());
+}
+
+TEST_CASE("no process changes the hosts file between the lock of the log and the first hosts file of a job") {
+  const test::TempFolder folder;
+  const io::Descriptor other(::open(folder.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  launch::MembershipLog log(folder / "log");
+  CHECK(::flock(other.get(), LOCK_EX | LOCK_NB) != 0);
+  log.hosts_are_written();
+  CHECK(::flock(other.get(), LOCK_EX | LOCK_NB) == 0);
 }
 
 TEST_CASE("a lock that the system does not have is not taken for the lock of another job") {

@@ -5,14 +5,23 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <list>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/cluster/arbiter/arbiter_options.hpp>
+#include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/launch/hosts_file.hpp>
+#include <tutti/comm/work.hpp>
+#include <tutti/io/base64.hpp>
 
 #include "data/temp_folder.hpp"
 #include "tools/launch/cli/options.hpp"
@@ -21,12 +30,14 @@
 #include "tools/launch/host/wire.hpp"
 #include "tools/launch/job/blame.hpp"
 #include "tools/launch/job/commands.hpp"
+#include "tools/launch/job/job_control.hpp"
 #include "tools/launch/job/job_folder.hpp"
 #include "tools/launch/job/job_members.hpp"
 #include "tools/launch/job/job_verdict.hpp"
 #include "tools/launch/job/link.hpp"
 #include "tools/launch/job/mpi.hpp"
 #include "tools/launch/job/plan.hpp"
+#include "tools/launch/job/progress_board.hpp"
 #include "tools/launch/mpi/mpi_verdict.hpp"
 
 using namespace tutti;
@@ -232,6 +243,49 @@ TEST_CASE("the launcher classifies the end of a worker") {
     elastic.hear({left, "worker 2"});
     CHECK_FALSE((elastic.did_work("worker 0") || elastic.did_work("worker 1") || elastic.did_work("server 0")));
     CHECK(elastic.did_work("worker 2"));
+  }
+}
+
+TEST_CASE("the loss of the last server makes an elastic job fail unless a worker has done the work") {
+  const test::TempFolder folder;
+  Options o = parse_options({"--elastic", "--elastic-dir", folder.path().string(), "-n", "2", "-s", "1", "true"});
+  o.rank_timeout = 0.3;
+  const Plan plan = make_plan(o);
+  // The processes have no agent: a link that ends at once takes its place.
+  std::filesystem::create_symlink("/bin/true", folder / "ssh");
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", folder.path().c_str(), 1);
+  Link link({Host{"h"}, false, plan.first().order}, o);
+  ::setenv("PATH", path.c_str(), 1);
+  for (const bool finished : {false, true}) {
+    CAPTURE(finished);
+    JobControl job(o, plan);
+    const auto say = [&](const std::string& name, const control::Message& m) {
+      control::split_message(control::encode(m),
+                             [&](std::string_view frame) { CHECK(job.hear(name, io::to_base64(frame))); });
+    };
+    const std::vector<std::string> names{"worker 0", "worker 1", "server 0"};
+    for (const std::string& name : names) job.started(name, link);
+    job.forget(link);
+    for (const int i : {0, 1})
+      say(names[static_cast<std::size_t>(i)], control::Enrol{control::Role::worker, i, "h", ""});
+    say("server 0", control::Enrol{control::Role::server, 0, "h", ""});
+    for (const std::string& name : names) say(name, control::GroupReady{1});
+    if (finished) job.ended("worker 0", true, "exit code 0");
+    std::optional<control::Decision> loss;
+    std::vector<Problem> problems;
+    const auto is_lost = [&] {
+      for (const char* name : {"worker 0", "worker 1"}) say(name, control::Heartbeat{1});
+      problems = job.lost(ProgressBoard());
+      for (const auto& update : job.take_updates())
+        if (update.decision.kind == control::Decision::Kind::lost) loss = update.decision;
+      return loss.has_value();
+    };
+    poll(is_lost, std::chrono::minutes(1), "the loss of the server");
+    CHECK((loss->member.role == control::Role::server && loss->fatal));
+    CHECK(job.ends_job(*loss) == !finished);
+    REQUIRE(problems.size() == (finished ? 0 : 1));
+    if (!finished) CHECK((problems[0].code == 5 && contains(problems[0].message, "server 0 on h")));
   }
 }
 

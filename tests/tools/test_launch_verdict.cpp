@@ -171,6 +171,18 @@ TEST_CASE("failures that the launcher detected") {
   CHECK((judge(job).cause == Cause::done && judge(job).code == 0));
 }
 
+TEST_CASE("the loss of a silent process does not count if a worker has done the work of an elastic job") {
+  // The last server was silent for too long, and the other worker ended because of that.
+  JobEnd job = job_of({{"work", "exit 5"}, {}, 0, Cause::done, 0}, true);
+  job.loss = 5;
+  CHECK((judge(job).cause == Cause::done && judge(job).code == 0));
+  // A result could not be saved.
+  job.endings[1] = ending("worker 1", "exit 3");
+  CHECK((judge(job).cause == Cause::process && judge(job).code == 3));
+  job.endings[0] = ending("worker 0", "left");
+  CHECK((judge(job).cause == Cause::problem && judge(job).code == 5));
+}
+
 TEST_CASE("the exit code of a job is consistent for every combination of two workers, two servers and a signal") {
   const std::vector<std::string> workers{"work",    "left",     "exit 130", "exit 143", "exit 3",  "exit 5",
                                          "exit 6",  "kill 9",   "kill 11",  "kill 2",   "kill 15", "stopped",

@@ -99,7 +99,7 @@ bool ElasticJob::fatal_news() {
   bool fatal = false;
   for (const JobControl::MembershipUpdate& news : control_->take_updates()) {
     if (news.decision.kind == control::Decision::Kind::standing) made_good();
-    fatal = fatal || news.decision.fatal;
+    fatal = fatal || control_->ends_job(news.decision);
     elastic_->hear(news);
   }
   return fatal;

@@ -284,7 +284,7 @@ void Launcher::watch() {
     if (interrupted_ != 0 && seconds_since(interrupted_at_) > o_.stop_timeout) stop();
     watch_progress();
     for (Problem& p : control_->lost(board_)) {
-      problems_.push_back(std::move(p));
+      (elastic_ ? losses_ : problems_).push_back(std::move(p));
       stop();
     }
     if (elastic_) watch_elastic();

@@ -41,12 +41,15 @@ int RunningJob::verdict() {
   end.elastic = o_.elastic.on;
   end.interrupted = interrupted_;
   end.problem = problems_.empty() ? 0 : problems_.front().code;
+  end.loss = losses_.empty() ? 0 : losses_.front().code;
   end.lost_host = std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.lost; });
   end.mpirun = mpirun_failed ? problem_of_mpirun().code : 0;
   const JobResult v = judge(end);
   switch (v.cause) {
     case JobResult::Cause::done:
+      break;
     case JobResult::Cause::problem:
+      problems_.insert(problems_.end(), losses_.begin(), losses_.end());
       break;
     case JobResult::Cause::interrupted:
       say("ended by " + signal_text(interrupted_));

@@ -68,6 +68,7 @@ class RunningJob {
   std::map<std::string, const Link*> unended_;
   std::vector<ProcessExit> endings_;
   std::vector<Problem> problems_;
+  std::vector<Problem> losses_;  // losses that ended an elastic job, see JobEnd::loss
   MpirunOutput mpirun_said_;
   bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
   int interrupted_ = 0, restarts_ = 0;

@@ -119,8 +119,9 @@ class Trainer {
   // Sets the momentum of the following steps, of Adam and LAMB beta1 (with_momentum()). All ranks must set the same
   // one. The host then ends the steps. Not for servers that own the weights: they have their own schedule.
   void set_momentum(double momentum);
-  // Returns the metrics of this rank's rows, summed over the steps since the last call. Waits for them. With logical
-  // ranks, those of all ranks' rows, without rows that could not be read (Batch::skipped).
+  // Returns the metrics of this rank's rows, summed over the steps since the last call. Waits for them. Contains a step
+  // that was broken on this rank if reform() has taken its result from another rank. With logical ranks, those of all
+  // ranks' rows, without rows that could not be read (Batch::skipped), and without such a step.
   Metrics take_metrics();
   // Returns true if step() returns before the step has ended.
   [[nodiscard]] bool runs_ahead() const noexcept;

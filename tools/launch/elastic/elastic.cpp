@@ -21,8 +21,10 @@ namespace tutti::launch {
 Elastic::Elastic(const Options& o, const Plan& plan, JobMembers& members, JobFolder& folder, std::list<Link>& links,
                  std::function<void(const std::string&)> say)
     : ElasticAdditions(o, plan, members, folder, links, std::move(say)) {
-  replace_hosts_file(file_, list_founders(plan));
-  watch_.emplace(file_);
+  const std::string hosts = list_founders(plan);
+  replace_hosts_file(file_, hosts);
+  log_.hosts_are_written();
+  watch_.emplace(file_, hosts);
   say_("Created worker host file " + file_.string());
   say_("Created worker host log file " + file_.string() + "_log");
   for (const char* role : {"server", "worker"})
@@ -225,9 +227,10 @@ void Elastic::lose_server(const JobControl::MembershipUpdate& news) {
   if (ends_now_) return;
   lost_servers_.insert(news.name);
   for (Link& l : links_) {
-    if (!stood_ || over() || !l.has(news.name)) continue;
-    say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why +
-         "; the other servers take over its part");
+    if (!stood_ || !l.has(news.name)) continue;
+    if (!over())
+      say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why +
+           "; the other servers take over its part");
     l.say("signal 9 " + news.name);
   }
 }

@@ -54,12 +54,14 @@ std::vector<ListedHost> with_keys(std::vector<Host> hosts) {
   return listed;
 }
 
-HostsWatch::HostsWatch(std::filesystem::path file)
+HostsWatch::HostsWatch(std::filesystem::path file, const std::string& written)
     : file_(std::move(file)), notify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
   // Without inotify events, as on a network file system, a file counts only after it has not changed for a second.
   if (notify_.get() >= 0)
     ::inotify_add_watch(notify_.get(), file_.parent_path().c_str(), IN_MOVED_TO | IN_MODIFY | IN_CREATE);
-  judged_ = look();
+  const Look first = look();
+  HostsUpdate ignored;
+  if (read(ignored) == written) judged_ = first;
   thread_ = std::thread([this] { run(); });
 }
 
@@ -97,7 +99,7 @@ bool HostsWatch::read_events() {
 }
 
 void HostsWatch::run() {
-  Look seen = judged_;
+  Look seen = look();
   auto since = Clock::now();
   const auto changes = [&] {
     const bool written = read_events() && !whole_;

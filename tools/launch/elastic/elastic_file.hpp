@@ -41,7 +41,8 @@ class HostsWatch {
     std::string problem{};  // the error in the file; reported once
   };
 
-  explicit HostsWatch(std::filesystem::path file);
+  // written: the text that this process has written. A text that differs from it is an edit by another process.
+  HostsWatch(std::filesystem::path file, const std::string& written);
   ~HostsWatch();
   HostsWatch(const HostsWatch&) = delete;
   HostsWatch& operator=(const HostsWatch&) = delete;

@@ -43,8 +43,18 @@ void lock(int fd, const std::filesystem::path& file) {
 
 }  // namespace
 
+io::Descriptor lock_hosts(const std::filesystem::path& folder) {
+  io::Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock.get() >= 0)
+    while (::flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
+    }
+  return lock;
+}
+
 MembershipLog::MembershipLog(const std::filesystem::path& file)
-    : file_(file), fd_(io::Descriptor::open(file, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, "open")) {
+    : hosts_lock_(lock_hosts(file.parent_path())),
+      file_(file),
+      fd_(io::Descriptor::open(file, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, "open")) {
   lock(fd_.get(), file);
   const std::string text = io::read_text_file(file, std::size_t{1} << 28);
   std::istringstream lines(text);

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tools/launch/elastic/elastic_site.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -76,14 +73,13 @@ Plan::Site prepare_site(Plan::Site site, const std::string& script) {
 int add_host_by_hand(const Options& o) {
   const std::filesystem::path file = elastic_folder(o.elastic) / "host_worker";
   const std::filesystem::path log = elastic_folder(o.elastic) / "host_worker_log";
-  // A job that begins takes the log first, and then writes the file.
+  // Other processes may add hosts at the same time, and a job may begin. On file systems without such locks, both edits
+  // can begin with the same file.
+  const io::Descriptor lock = lock_hosts(file.parent_path());
   if (!MembershipLog::in_use(log) || !io::path_exists(file))
     fail<UsageError>("--launch-worker",
                      "a running job with its hosts file in " + printable(file.parent_path().string()), "none",
                      "give --elastic-dir the folder that tutti-launch --elastic printed");
-  // Two processes may add hosts at once. On file systems without such locks, both edits can begin with the same file.
-  const io::Descriptor lock(::open(file.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (lock.get() >= 0) (void)::flock(lock.get(), LOCK_EX);
   auto hosts = parse_hosts(o.elastic.host + (o.workers ? " slots=" + std::to_string(*o.workers) : "") + "\n", "--host");
   const std::string text = io::read_text_file(file, max_hosts_file_bytes);
   const ListedHost mine = with_keys(hosts).at(0);

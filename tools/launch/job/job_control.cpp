@@ -110,7 +110,7 @@ std::vector<Problem> JobControl::lost(const ProgressBoard& board) {
   std::vector<Problem> problems;
   for (std::size_t i = known; i < updates_.size(); ++i) {
     const auto& [d, name] = updates_[i];
-    if (d.kind != control::Decision::Kind::lost || name.empty() || (elastic_ && !d.fatal)) continue;
+    if (d.kind != control::Decision::Kind::lost || name.empty() || (elastic_ && !ends_job(d))) continue;
     const auto* entry = board.find(name);
     const bool stopped = entry != nullptr && entry->stopped;
     const Link* const link = processes_[name].link;

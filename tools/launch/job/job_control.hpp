@@ -60,7 +60,11 @@ class JobControl final : public JobMembers {
   // Returns whether a running process has opened its channel.
   [[nodiscard]] bool any_open() const;
 
-  // Returns a problem for each process that has been silent for too long. Call in each round.
+  // Returns whether this decision makes the job fail. After a worker has completed the work, the job needs no other
+  // process: all end by themselves.
+  [[nodiscard]] bool ends_job(const control::Decision& d) const { return d.fatal && !finished(); }
+  // Returns a problem for each process that has been silent for too long. In an elastic job only for one whose loss
+  // makes the job fail. Call in each round.
   [[nodiscard]] std::vector<Problem> lost(const ProgressBoard& board);
 
  private:

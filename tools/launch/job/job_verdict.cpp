@@ -55,6 +55,7 @@ const ProcessExit* culprit(const JobEnd& job) {
 JobResult judge(const JobEnd& job) {
   using Cause = JobResult::Cause;
   if (job.problem != 0) return {Cause::problem, job.problem};
+  if (job.loss != 0 && !work_is_done(job)) return {Cause::problem, job.loss};
   const ProcessExit* blamed = culprit(job);
   if (blamed == nullptr && work_is_done(job)) return {};
 

@@ -48,8 +48,11 @@ struct JobEnd {
   // its members have replaced the processes that were lost earlier.
   std::vector<ProcessExit> endings;
   bool elastic = false;
-  int interrupted = 0;     // the signal by which the user ended the job, or 0
-  int problem = 0;         // exit code of the first problem that the launcher found itself, or 0
+  int interrupted = 0;  // the signal by which the user ended the job, or 0
+  int problem = 0;      // exit code of the first problem that the launcher found itself, or 0
+  // Elastic jobs only: exit code for the loss of a silent or unreachable process that ended the job, or 0. It does not
+  // count if a worker has done the work.
+  int loss = 0;
   bool lost_host = false;  // the connection to a host broke
   int mpirun = 0;          // exit code for mpirun's failure; 0: it did not fail
 };
@@ -57,7 +60,7 @@ struct JobEnd {
 struct JobResult {
   enum class Cause {
     done,         // all processes did their work
-    problem,      // JobEnd::problem
+    problem,      // JobEnd::problem or JobEnd::loss
     interrupted,  // the user ended the job; the finished work is saved
     process,      // `blamed` failed
     lost_host,    // processes ended because they lost other processes, and a host does not answer

@@ -44,9 +44,13 @@ class ElasticMembers final : public ChangingMembers {
   }
 
   [[nodiscard]] Batch next() override {
-    snapshots_[static_cast<std::size_t>(run_.at.step) % snapshots_.size()] = {run_.share,
-                                                                              parts_.reports.skipped_rows()};
-    return run_.train().next();
+    StepSnapshot& now = snapshot(run_.at.step);
+    now = {run_.share, parts_.reports.skipped_rows()};
+    Batch batch = run_.train().next();
+    now.images = batch.global_count;
+    now.skipped = batch.skipped;
+    started_ = run_.at.step + 1;
+    return batch;
   }
   [[nodiscard]] std::uint32_t flags(const Batch& batch) override {
     const std::uint32_t requests = request_flags();
@@ -68,11 +72,17 @@ class ElasticMembers final : public ChangingMembers {
   }
 
  private:
-  // The facts before one of the last few steps.
+  // The facts before one of the last few steps, and the images of its batch: those of all ranks, and those of this rank
+  // that could not be read.
   struct StepSnapshot {
     RunShare share;
     double skipped_rows = 0;
+    std::int64_t images = 0, skipped = 0;
   };
+  // Returns the snapshot before the step that follows `step` steps.
+  [[nodiscard]] StepSnapshot& snapshot(std::int64_t step) {
+    return snapshots_[static_cast<std::size_t>(step) % snapshots_.size()];
+  }
 
   // ---- before the first generation ----
   // Returns the rows of the plan that is made before the members are known, or 0 for no plan. If micro-batches are
@@ -151,13 +161,23 @@ class ElasticMembers final : public ChangingMembers {
   }
   // Restores the trainer's state and the facts. If steps run asynchronously on a device, several steps may be broken.
   void roll_back() {
+    RunReports& reports = parts_.reports;
     run_.trainer.roll_back();
-    if (run_.share.step.number > run_.at.step) {
-      const StepSnapshot& then = snapshots_[static_cast<std::size_t>(run_.at.step) % snapshots_.size()];
-      run_.share = then.share;
-      parts_.reports.set_skipped_rows(then.skipped_rows);
+    const std::int64_t whole = run_.at.step;
+    if (run_.share.step.number > whole) {
+      for (std::int64_t step = whole; step < run_.share.step.number; ++step) reports.add_images(-snapshot(step).images);
+      run_.share = snapshot(whole).share;
+      reports.set_skipped_rows(snapshot(whole).skipped_rows);
     }
-    parts_.reports.take_metrics();
+    if (started_ > whole) broken_ = whole + 1;
+    reports.take_metrics(true);
+  }
+  // If the authority has completed the step that was broken here, adds this rank's images of that step to the reports.
+  void take_over_step() {
+    if (std::exchange(broken_, 0) != run_.at.step || run_.at.step == 0) return;
+    const StepSnapshot& then = snapshot(run_.at.step - 1);
+    if (then.skipped > 0) parts_.reports.name_skipped(run_.train());
+    parts_.reports.take_over_step(then.images, static_cast<double>(then.skipped));
   }
   // Takes the trainer's state and the facts of the run in one operation, so that they stay consistent if a rank is
   // lost.
@@ -176,6 +196,7 @@ class ElasticMembers final : public ChangingMembers {
     run_.share = theirs;
     parts_.shares.owners() = std::move(owners);
     holds_state_ = true;
+    take_over_step();
     parts_.reports.follow_facts();
     name_generation();
   }
@@ -225,6 +246,7 @@ class ElasticMembers final : public ChangingMembers {
 
   std::array<StepSnapshot, StepFinisher::kept> snapshots_;
   std::vector<std::int64_t> shares_ahead_;  // rows for which plans are not made yet
+  std::int64_t started_ = 0, broken_ = 0;   // numbers of the newest step, and of the first one that was rolled back
   bool holds_state_;                        // false: a new process that has not taken the state yet
 };
 

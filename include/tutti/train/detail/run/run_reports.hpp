@@ -69,12 +69,21 @@ class RunReports {
   }
   // Call it after take_metrics() of a step, if a listener gets reports. The arguments say which reports are due.
   void read_utilisation(bool of_step, bool of_summary, bool of_epoch) { busy_.step(of_step, of_summary, of_epoch); }
-  // Adds the metrics of the steps since the last call. Waits for them.
-  void take_metrics() {
-    own_ = run_.trainer.take_metrics();
-    if (of_all_) return take_metrics_of_all();
-    own_.rows -= std::exchange(skipped_rows_, 0);
-    for (auto* w : {&steps_, &summaries_, &epoch_}) w->metrics += own_;
+  // Adds the metrics of the steps since the last call. Waits for them. rest: they may have been added before.
+  void take_metrics(bool rest = false) {
+    Metrics m = run_.trainer.take_metrics();
+    if (!of_all_) m.rows -= std::exchange(skipped_rows_, 0);
+    if (!rest || m.rows > 0) own_ = m;
+    if (of_all_) return take_metrics_of_all(m);
+    for (auto* w : {&steps_, &summaries_, &epoch_}) w->metrics += m;
+  }
+  // Adds a step that another rank has completed: the images of all ranks, and this rank's metrics, in which `skipped`
+  // rows could not be read. With logical ranks, the common facts contain the metrics.
+  void take_over_step(std::int64_t images, double skipped) {
+    for (auto* w : {&steps_, &summaries_, &epoch_}) w->rate.add(images);
+    if (of_all_) return;
+    skipped_rows_ += skipped;
+    take_metrics();
   }
   // Call it when the common work after a step is done. The sums stay until then: the reports of a step are repeated if
   // a rank is lost or leaves meanwhile.
@@ -218,10 +227,10 @@ class RunReports {
     w.rate.restart();
     return r;
   }
-  void take_metrics_of_all() {
+  void take_metrics_of_all(const Metrics& all) {
     RunShare& share = run_.share;
-    share.skipped += static_cast<double>(std::exchange(images_, 0)) - own_.rows;
-    for (Metrics* m : {&share.steps, &share.summaries, &share.epoch}) *m += own_;
+    share.skipped += static_cast<double>(std::exchange(images_, 0)) - all.rows;
+    for (Metrics* m : {&share.steps, &share.summaries, &share.epoch}) *m += all;
     // A checkpoint at the end of an epoch has no epoch to complete.
     const bool over = share.step.ends_epoch != 0;
     const Metrics epoch = over ? Metrics{} : share.epoch;

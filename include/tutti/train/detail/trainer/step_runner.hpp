@@ -96,6 +96,7 @@ class StepRunner {
   // step if it has ended or there is one rank, otherwise those of the step before.
   std::uint32_t start(const StepParts& parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
     if (std::exchange(broken_, false)) settled_ = known_ = next_;  // the caller did not roll back
+    broken_step_ = {};
     // Plans that allocate or free memory wait for the device, which may wait for lost ranks.
     if (runs_ahead() && std::any_of(parts.views.begin(), parts.views.end(), [&](const BatchView& p) {
           return p.rows > 0 && !e_.has_plan(p.rows, true, p.size);
@@ -177,6 +178,7 @@ class StepRunner {
       whole += {o.sums[0], o.sums[1], o.sums[2], o.sums[3]};
     }
     if (known_ < next_) {
+      note_broken();
       end_->roll_back(known_);
       counters_ = before_[known_ % StepFinisher::kept];
       e_.parameters_changed();
@@ -184,8 +186,28 @@ class StepRunner {
     forget();
     waiting_ = whole;
   }
+  // Call it after roll_back() and after the state of another rank has replaced that of this one. If that rank has
+  // completed the first step that was broken here, take_metrics() returns this rank's rows of that step, too.
+  void take_over_step() {
+    const Broken b = std::exchange(broken_step_, {});
+    if (b.step == counters_.step) waiting_ += b.metrics;
+  }
 
  private:
+  // The first step that roll_back() has undone, and the metrics of this rank's rows in it. step: 0 for no step.
+  struct Broken {
+    std::int64_t step = 0;
+    Metrics metrics{};
+  };
+  // Another rank can complete a step only if this rank has sent everything, and then its metrics are known.
+  void note_broken() {
+    broken_step_ = {};
+    // With logical ranks, the ranks that have completed the step know the metrics of all rows.
+    if (integers_ != nullptr || !end_->done(known_)) return;
+    const StepOutcome o = end_->outcome(known_);
+    const std::int64_t step = before_[known_ % StepFinisher::kept].step + 1;
+    if (o.step == step) broken_step_ = {step, {o.metrics[0], o.metrics[1], o.metrics[2], o.metrics[3]}};
+  }
   struct Scale {
     std::int64_t exponent = -1, steps = 0;
     friend bool operator==(const Scale&, const Scale&) = default;
@@ -383,6 +405,7 @@ class StepRunner {
   std::uint64_t first_of_end_ = 0;  // of the current finisher
   std::uint64_t sums_since_ = 0;    // the first step of the next metrics of take_metrics()
   bool broken_ = false;
+  Broken broken_step_;
   std::uint32_t settled_flags_ = 0;  // of the last step that was waited for
   bool sets_momentum_ = false;
   PartPlace place_;  // of the current part

@@ -182,6 +182,7 @@ TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> extra) {
   parts_->steps->begin_generation();
   s_.attach(executor_->parameters(), facts());
   synchronise(extra);
+  parts_->steps->take_over_step();
 }
 
 TUTTI_CORE_FUNCTION void Trainer::with_ema(FunctionRef<void()> f) {
