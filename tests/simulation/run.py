@@ -7,7 +7,8 @@
   tests/simulation/run.py [--scenario NAME] --shrink SEED
   tests/simulation/run.py --night HOURS [--piece MINUTES] [--again]
   tests/simulation/run.py [--scenario NAME] --same N [--first-seed S] [--histories FILE]
-  tests/simulation/run.py --table | --score
+  tests/simulation/run.py --table
+  tests/simulation/run.py --score [--scenario NAME] [--seeds N] [--minutes M]
 
 --hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
 time. --exhaustive: runs all lists of one or two faults within a change of three members (fault_plan.hpp). The program says
@@ -18,8 +19,9 @@ part of each piece for each scenario. FOLDER/simulation-night.json stores the co
 stopped continues with the part that was running; --again: begins another night. --same: runs N seeds, divided among all
 scenarios, or of one, in two processes each, and compares the histories byte for byte. --histories: also compares them
 with the hashes in FILE, for example those of another machine, and adds the seeds that FILE lacks. FILE has the hashes of
-one git revision. --table: prints the stored counts of all scenarios as a table. --score: runs planted.py. Exits with 1
-if a seed fails or a history differs.
+one git revision. --table: prints the stored counts of all scenarios as a table. --score: plants faults (planted.py), and
+prints how many of each scenario were found within --seeds 1000 seeds. It continues after a stop, and stops after --minutes.
+Exits with 1 if a seed fails, a history differs or a planted fault is not found.
 """
 import argparse
 import concurrent.futures
@@ -289,8 +291,9 @@ def main():
     if options.table:
         return table(options)
     if options.score:
-        return subprocess.call([sys.executable, Path(__file__).with_name("planted.py"), "--build", options.build,
-                                "--jobs", str(options.jobs)])
+        given = [("--scenario", options.scenario), ("--seeds", options.seeds), ("--minutes", options.minutes)]
+        return subprocess.call([sys.executable, Path(__file__).with_name("planted.py"), "--build", options.build, "--jobs",
+                                str(options.jobs), *(str(x) for o in given if o[1] is not None for x in o)])
     if options.night is not None:
         return night(options)
     if options.same is not None:

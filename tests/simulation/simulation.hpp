@@ -144,19 +144,20 @@ inline void write_all(int descriptor, std::string_view text) {
 }  // namespace detail
 
 // The main function of a program with one scenario:
-//   PROGRAM [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS]
-//           [--without N[,N...]] [--exhaustive]
+//   PROGRAM [--first-seed S] [--seeds N] [--until-failure] [--story] [--twice] [--bound SECONDS]
+//           [--rank-timeout SECONDS] [--without N[,N...]] [--exhaustive]
 //   PROGRAM --lists
 // Runs the scenario with N seeds. Prints a line for each seed that fails, with the command that repeats it, and ends
-// with 1 if there are any. --story: prints each history. --twice: runs each seed twice and compares the histories byte
-// for byte. --bound 180: time within which the job must end after the last fault. --rank-timeout: instead of a random
-// one. --without: leaves out these faults. --exhaustive: the seeds are the numbers of the lists of fault_plan.hpp, 1 to
-// `lists`; a scenario with 0 of them has no such option. --lists: prints that number.
+// with 1 if there are any. --until-failure: runs no seed after the first one that fails. --story: prints each history.
+// --twice: runs each seed twice and compares the histories byte for byte. --bound 180: time within which the job must
+// end after the last fault. --rank-timeout: instead of a random one. --without: leaves out these faults. --exhaustive:
+// the seeds are the numbers of the lists of fault_plan.hpp, 1 to `lists`; a scenario with 0 of them has no such option.
+// --lists: prints that number.
 inline int run_schedules(int argc, char** argv, const std::function<void(Simulation&)>& scenario,
                          std::uint64_t lists = 0) {
   std::uint64_t first = 1, seeds = 1;
   ScheduleOptions o;
-  bool twice = false;
+  bool twice = false, until_failure = false;
   std::string more;  // options that a command to repeat a seed needs
   for (int i = 1; i < argc; ++i) {
     const std::string_view word(argv[i]);
@@ -173,6 +174,8 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
       first = std::strtoull(value(), nullptr, 10);
     } else if (word == "--seeds") {
       seeds = std::strtoull(value(), nullptr, 10);
+    } else if (word == "--until-failure") {
+      until_failure = true;
     } else if (word == "--story") {
       o.story = true;
     } else if (word == "--exhaustive") {
@@ -193,11 +196,10 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
         p = *end == ',' ? end + 1 : end + (*end != 0 ? 1 : 0);
       }
     } else {
-      std::fprintf(
-          stderr,
-          "usage: %s [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS] "
-          "[--without N[,N...]] [--exhaustive]\n       %s --lists\n",
-          argv[0], argv[0]);
+      std::fprintf(stderr,
+                   "usage: %s [--first-seed S] [--seeds N] [--until-failure] [--story] [--twice] [--bound SECONDS] "
+                   "[--rank-timeout SECONDS] [--without N[,N...]] [--exhaustive]\n       %s --lists\n",
+                   argv[0], argv[0]);
       return 2;
     }
   }
@@ -225,6 +227,7 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
                 differs ? "two runs have different histories" : line.c_str(), argv[0],
                 static_cast<unsigned long long>(o.seed), more.c_str());
     std::fflush(stdout);
+    if (until_failure) seeds = o.seed - first + 1;
   }
   std::printf("%llu seeds from %llu: %llu failed, %.0f s simulated, %llu switches\n",
               static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(first),

@@ -11,8 +11,6 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import planted
-
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 RUN = Path(__file__).with_name("run.py")
 
@@ -218,23 +216,6 @@ class Seeds(unittest.TestCase):
                 done = subprocess.run(command, text=True, capture_output=True)
                 self.assertEqual((done.returncode, done.stdout), (1, ""))
                 self.assertEqual(done.stderr, f"run.py: stand_in: seed 1 ended with {said}\n")
-
-    def test_planted(self):
-        """A seed that fails with the options of a fault, but without the fault, does not count."""
-        with tempfile.TemporaryDirectory() as folder:
-            program = Path(folder) / "tests" / "simulation" / "stand_in"
-            self.write_stand_in(Path(folder), text="""#!/usr/bin/env bash
-[[ -z $5 ]] || { echo "seed 3: FAILED: with options"; code=1; }
-[[ -z $TUTTI_PLANTED ]] || { echo "seed 4: FAILED: with the fault"; code=1; }
-[[ $TUTTI_PLANTED != other ]] || code=5
-exit $code
-""")
-            failing = planted.failing_seeds(program, 10, ("--rank-timeout", "1"))
-            self.assertEqual(failing, {3})
-            self.assertEqual(planted.failing_seeds(program, 10, ()), set())
-            self.assertEqual(planted.find(program, "short-pause-counts", 10, failing)["seed"], 4)
-            with self.assertRaisesRegex(SystemExit, "stand_in, other: seeds from 1 ended with 5"):
-                planted.find(program, "other", 10, set())
 
     def test_histories_of_two_processes_are_equal(self):
         with tempfile.TemporaryDirectory() as folder:
