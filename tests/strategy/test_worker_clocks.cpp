@@ -114,6 +114,27 @@ TEST_CASE("a new worker of a restarted server begins where the others are, also 
   }
 }
 
+TEST_CASE("no worker waits for one whose clock a restarted server does not know yet") {
+  Server before;
+  before.begin(old_one, 7);
+  before.seal();
+  before.begin(new_one, 8);
+  for (const std::uint64_t i : {1, 2, 3}) {
+    CHECK(before.push(old_one, i));
+    CHECK(before.push(new_one, i));
+  }
+  const ps::ServerState kept = before.save();
+  Server s(&kept);
+  s.begin(old_one, 7);
+  s.begin(new_one, 8);
+  CHECK(s.push(new_one, 6));  // the old worker has done more steps, and may wait for this one on another server
+  CHECK_FALSE(s.push(old_one, 9));
+  CHECK(s.push(new_one, 7));
+  CHECK_FALSE(s.answered(old_one, 9));
+  CHECK(s.push(new_one, 8));
+  CHECK(s.answered(old_one, 9));
+}
+
 TEST_CASE("a server that is restarted twice still knows that a worker's clock is not reliable") {
   const ps::ServerState kept = after(20);
   ps::ServerState again;

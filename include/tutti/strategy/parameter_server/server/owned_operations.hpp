@@ -24,7 +24,7 @@ namespace tutti::ps {
 
 // The operations of single workers on the weights that a server owns. A repeated operation is answered twice and
 // executed once; see small() for requests of steps. If a worker is too far ahead, its answer waits until the slowest
-// worker has caught up.
+// worker has caught up. After a restart of the server, a worker counts as slow only once it has begun a step.
 class OwnedOperations {
  public:
   struct Replies {  // functions that answer workers
@@ -130,7 +130,7 @@ class OwnedOperations {
         from = &other;
     }
     if (from != nullptr) w.origin = from->origin;
-    w.clock = w.first_clock = from != nullptr ? from->clock : slowest().value_or(old_clock);
+    w.clock = w.first_clock = from != nullptr ? from->clock : slowest(true).value_or(old_clock);
     return w;
   }
 
@@ -194,12 +194,12 @@ class OwnedOperations {
   }
   // Answers the operations that waited for weights, or for slower workers, and need not wait any more.
   void release() {
-    const std::int64_t last = slowest().value_or(0);
+    const std::optional<std::int64_t> last = slowest(false);
     std::size_t kept = 0;
     for (std::size_t i = 0; i < waiting_.size(); ++i) {
       const Frame f = waiting_[i];
       const bool too_fast =
-          f.operation == Operation::apply && staleness_ && workers_[f.worker].clock > last + *staleness_;
+          f.operation == Operation::apply && staleness_ && last && workers_[f.worker].clock > *last + *staleness_;
       if (too_fast || !store_.ready(f))
         waiting_[kept++] = f;
       else if (const std::string_view why = store_.refusal(f); !why.empty())
@@ -214,10 +214,13 @@ class OwnedOperations {
     assigner_.leave(worker);
     std::erase_if(waiting_, [&](const Frame& f) { return f.worker == worker; });
   }
-  [[nodiscard]] std::optional<std::int64_t> slowest() const {
+  // Returns the clock of the slowest worker. stale: also counts those that have not begun a step since this server was
+  // restarted, whose clocks may be too low. To wait for such a worker could be to wait for ever, because it may wait on
+  // another server for the worker that waits here.
+  [[nodiscard]] std::optional<std::int64_t> slowest(bool stale) const {
     std::optional<std::int64_t> clock;
     for (const Worker& w : workers_)
-      if (w.there) clock = std::min(clock.value_or(w.clock), w.clock);
+      if (w.there && (stale || !w.stale)) clock = std::min(clock.value_or(w.clock), w.clock);
     return clock;
   }
 
