@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests the lock of an elastic job's log: one job uses a folder, and the message tells why a lock was refused.
+// Tests the files of an elastic job when it begins: one job uses a folder, the message tells why a lock was refused,
+// and hosts that other processes add are not lost.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -8,13 +9,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
+#include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
 
 #include "data/temp_folder.hpp"
+#include "tools/launch/elastic/elastic_file.hpp"
 #include "tools/launch/elastic/elastic_log.hpp"
 
 using namespace tutti;
@@ -67,6 +73,20 @@ TEST_CASE("no process changes the hosts file between the lock of the log and the
   CHECK(::flock(other.get(), LOCK_EX | LOCK_NB) != 0);
   log.hosts_are_written();
   CHECK(::flock(other.get(), LOCK_EX | LOCK_NB) == 0);
+}
+
+TEST_CASE("an edit of the hosts file between its first text and the beginning of the watch counts") {
+  const test::TempFolder folder;
+  const std::filesystem::path file = folder / "host_worker";
+  test::write_text(file, "h1\nlocalhost\n");
+  launch::HostsWatch watch(file, "localhost\n");
+  std::optional<std::vector<launch::ListedHost>> hosts;
+  const auto taken = [&] {
+    hosts = watch.take().hosts;
+    return hosts.has_value();
+  };
+  poll(taken, std::chrono::minutes(1), "the hosts of the edit");
+  CHECK(hosts->size() == 2);
 }
 
 TEST_CASE("a lock that the system does not have is not taken for the lock of another job") {
