@@ -128,6 +128,7 @@ int run(const Args& a) {
   BackendOptions o;
   o.gpu = false;
   o.threads = a.threads;
+  o.bf16 = a.precision == "bf16";
   o.where = "--backend";
   const auto backend = make_backend(a.backend, o);
   const Builder model = bench::make_model(a.model);

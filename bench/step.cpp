@@ -323,6 +323,7 @@ int main(int argc, char** argv) try {
   BackendOptions o;
   o.gpu = false;
   o.threads = a.threads;
+  o.bf16 = a.precision == "bf16";
   o.convolution = a.convolution;
   o.where = "--backend";
   const auto backend = make_backend(a.backend, o);

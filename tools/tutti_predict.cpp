@@ -34,6 +34,7 @@ using namespace tutti::predict_tool;
 std::unique_ptr<Backend> make_backend_of(const Options& o) {
   BackendOptions as;
   as.threads = static_cast<int>(o.threads);
+  as.bf16 = o.precision == "bf16";
   as.where = "--backend";
   as.warn = [](const std::string& w) { std::fprintf(stderr, "tutti-predict: %s\n", w.c_str()); };
   return make_backend(o.backend, as);

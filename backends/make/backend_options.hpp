@@ -12,6 +12,7 @@ struct BackendOptions {              // options of make_backend()
   int threads = 0;                   // for the CPU; 0: this process's share of the host's cores
   std::string convolution = "auto";  // for the CPU: "auto", "direct", "winograd" or "tune"
   bool gpu = true;                   // whether "auto" may select a GPU
+  bool bf16 = false;                 // whether "auto" must select a backend that computes in bf16 on this processor
   std::optional<int> device;         // number of the GPU as in nvidia-smi -L; empty: local rank k uses GPU k
   std::optional<bool> tf32;          // as in CudaOptions, and so are these:
   std::optional<bool> autotune;

@@ -32,6 +32,7 @@ struct BackendRow {
   const char* word;
   const char* packages;                                     // packages that a build needs for it
   std::unique_ptr<Backend> (*make)(const BackendOptions&);  // null: this program does not have it
+  bool (*has_bf16)() = [] { return true; };                 // on this processor
 };
 
 // Ranks of a host share its cores.
@@ -72,7 +73,8 @@ inline std::span<const BackendRow> backend_rows() {
       },
       {"onednn", "libdnnl-dev",
 #ifdef TUTTI_HAS_ONEDNN
-       [](const BackendOptions& o) -> Made { return std::make_unique<OnednnBackend>(cpu_options(o)); }
+       [](const BackendOptions& o) -> Made { return std::make_unique<OnednnBackend>(cpu_options(o)); },
+       &OnednnBackend::has_bf16
 #else
        nullptr
 #endif

@@ -22,7 +22,13 @@ class OnednnBackend : public CpuOps {
   OnednnBackend(const OnednnBackend&) = delete;
   OnednnBackend& operator=(const OnednnBackend&) = delete;
 
+  // Returns whether oneDNN has kernels for bf16 on this processor: on x86-64 they need AVX-512.
+  [[nodiscard]] TUTTI_CORE_FUNCTION static bool has_bf16();
+
   [[nodiscard]] std::string name() const override { return "onednn"; }
+  [[nodiscard]] bool computes_in(DType t) const override {
+    return CpuOps::computes_in(t) && (t != DType::bf16 || has_bf16());
+  }
   [[nodiscard]] TUTTI_CORE_FUNCTION std::string description() const override;
   [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<BitFact> bits_depend_on() const override;
   using CpuOps::parallel;

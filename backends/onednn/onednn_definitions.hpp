@@ -26,6 +26,14 @@ TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)
 
 TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 
+TUTTI_CORE_FUNCTION bool OnednnBackend::has_bf16() {
+#if defined(__x86_64__)
+  return onednn::has_blocks_of_16();
+#else
+  return true;
+#endif
+}
+
 TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
   return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa())) +
          (shared_->amx ? " with AMX" : "");

@@ -13,6 +13,7 @@ using namespace tutti;
 TEST_CASE("the convolutions of ResNet-18 give the expected results on AVX2") {
   REQUIRE(dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success);
   const testing::IsaGuard guard("avx2");
+  CHECK_FALSE(OnednnBackend::has_bf16());
   OnednnBackend backend({2, cpu::ConvolutionAlgorithm::direct});
   for (const testing::ConvCase& c : testing::convolutions_of(testing::resnet_cases()[2]))
     testing::check_case(backend, testing::op_case(c), DType::f32);

@@ -32,6 +32,7 @@ int gpu_of(const RunOptions& o, const Started& start) {
 BackendOptions backend_options(const RunOptions& o) {
   BackendOptions as;
   as.threads = static_cast<int>(o.threads);
+  as.bf16 = o.precision == "bf16";
   as.tf32 = o.tf32;
   as.autotune = o.autotune;
   as.deterministic = o.deterministic;

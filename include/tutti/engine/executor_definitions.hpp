@@ -21,6 +21,7 @@
 #include <tutti/engine/plan/prepared_plan.hpp>
 #include <tutti/engine/plan/require_room.hpp>
 #include <tutti/engine/plan/weight_packs.hpp>
+#include <tutti/engine/require_bf16.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/tensor/memory.hpp>
@@ -71,6 +72,7 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
   if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64 &&
       options.compute != DType::f16)
     fail<UsageError>("Executor", "a compute type of f32, bf16, f16 or f64", name_of(options.compute));
+  if (options.compute == DType::bf16) require_bf16(b_);
   if (!b_.computes_in(options.compute))
     fail<UsageError>("Executor", {"a compute type of f32 or bf16 on backend '", b_.name(), "'"},
                      name_of(options.compute),

@@ -29,6 +29,7 @@
 #include <tutti/engine/plan/prepared_plan.hpp>
 #include <tutti/engine/plan/require_room.hpp>
 #include <tutti/engine/plan/weight_packs.hpp>
+#include <tutti/engine/require_bf16.hpp>
 #include <tutti/graph/fold_norms.hpp>
 #include <tutti/graph/weighted_graph.hpp>
 
@@ -123,6 +124,7 @@ class Inference {
 
   // Checks the net, and returns it as it will run.
   [[nodiscard]] static WeightedGraph ready(const Backend& b, const WeightedGraph& net, const Options& o) {
+    if (o.compute == DType::bf16) require_bf16(b);
     if (!b.computes_in(o.compute))
       fail<UsageError>("Inference", {"a compute type of backend '", b.name(), "'"}, name_of(o.compute));
     if (net.values.size() != net.graph.values.size())
