@@ -167,7 +167,7 @@ class Program:
 
 
 def run_seeds(program, name, first, seeds, options):
-    """Runs seeds until one fails. Returns this seed and its line, or None. name: the fault to plant, or empty."""
+    """Runs seeds until one fails. Returns that seed and its line, if there is one. name: the fault to plant, or empty."""
     done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(seeds), "--until-failure", *options],
                           stdout=subprocess.PIPE, text=True, env={**os.environ, "TUTTI_PLANTED": name})
     if done.returncode not in (0, 1):

@@ -9,7 +9,7 @@ Eleven changes that no user and no process can notice were replaced, before the 
 - report-before-start-is-in-order, group-outlasts-the-generation: Elastic reports a group that did not form as failed.
 - reports-of-older-generations-count, old-reports-of-cuts-count, cuts-outlast-the-generation: a process sends nothing
   about a generation after its report, a connection keeps the order, and the next generation waits for all reports.
-- too-few-is-enough: without a worker there is no state to wait for, so none of the waiting workers counts as coming.
+- too-few-is-enough: without a worker there is no state to wait for, so no waiting worker counts as coming.
 - waiting-loss-blocks: a generation that the loss of a waiting worker allows needs three workers as the minimum, and
   the launcher ends such a job, too.
 - leaving-worker-has-done-the-work: the code does so now, and the reverse is in the list.
@@ -152,7 +152,7 @@ OTHER = [
      "if (first == nullptr) first = c;"),
     ("authority-is-youngest", NEXT, "if (first == nullptr || c->step > first->step) first = c;",
      "if (first == nullptr || c->step >= first->step) first = c;"),
-    # Without the condition, nothing changes: a worker that joins is younger than each member and has no steps.
+    # The condition changes no result: a worker that joins is younger than each member and has no steps.
     ("joining-worker-has-authority", NEXT,
      "if (c->member.role != Role::worker || c->state != Candidate::State::member) continue;",
      "if (c->member.role != Role::worker || c->state == Candidate::State::member) continue;"),

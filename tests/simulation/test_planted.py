@@ -92,7 +92,7 @@ class Planted(unittest.TestCase):
         faults.append(("tiny", "added", "a.hpp", "int value() {", "int value() { if (PLANTED) return 3;"))
         code, output = self.score(faults)
         self.assertEqual([line.split(":")[0] for line in output.splitlines() if ": seed" in line], ["added"])
-        # Without time nothing is run, and all that was run of other sources does not count.
+        # With a time of zero no seed is run, and results of other sources do not count.
         self.write("include/tutti/a.hpp", HEADER + "// changed\n")
         code, output = self.score(faults, "--minutes", "0")
         self.assertEqual(code, 1)

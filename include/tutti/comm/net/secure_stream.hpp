@@ -20,13 +20,14 @@
 // The interface of encrypted connections. backends/openssl implements it with TLS 1.3.
 namespace tutti {
 
-// Why a peer was not admitted. The text is part of messages.
+// Why a peer was not admitted.
 enum class Refusal : std::uint8_t {
   silent,     // closed, or no complete handshake in time
   plain,      // no encryption, or an older version of it
   secret,     // no secret, or a wrong one
   handshake,  // a repeated or damaged handshake
 };
+// Returns the words for messages, after "a peer".
 [[nodiscard]] constexpr const char* refusal_text(Refusal r) noexcept {
   switch (r) {
     case Refusal::silent:
