@@ -60,11 +60,14 @@ class NetOn final : public Net {
 
 std::vector<BackendInfo> backends() {
   std::vector<BackendInfo> all;
-  if (const std::string gpu = gpu_name(); !gpu.empty()) all.push_back({"cuda", gpu});
+  if (const std::string gpu = gpu_name(); !gpu.empty()) all.push_back({"cuda", gpu, true});
   BackendOptions one;
   one.threads = 1;
-  for (const std::string& word : built_backends())
-    if (word != "cuda") all.push_back({word, make_backend(word, one)->description()});
+  for (const std::string& word : built_backends()) {
+    if (word == "cuda") continue;
+    const auto backend = make_backend(word, one);
+    all.push_back({word, backend->description(), backend->computes_in(DType::bf16)});
+  }
   return all;
 }
 

@@ -14,6 +14,7 @@ namespace tutti::bench {
 
 struct BackendInfo {
   std::string name, description;
+  bool bf16 = true;  // whether it computes in bf16 on this processor
 };
 
 // Returns the backends of this build, the fastest first. They include cuda if there is a GPU.

@@ -153,6 +153,7 @@ void add_op(const OpBenchmark& op, const Options& options) {
                                  [](const Pass& p) { return p.flops <= 5e7 && p.elements <= 1e6; });
   for (const DType precision : {DType::f32, DType::bf16})
     for (const BackendInfo& b : backends()) {
+      if (precision == DType::bf16 && !b.bf16) continue;
       if (b.name == "reference" && !small) continue;
       for (const Pass& pass : op.passes) {
         const std::string name =

@@ -109,6 +109,13 @@ std::unique_ptr<Backend> with_threads(const std::string& word, int threads) {
   return make_backend(word, o);
 }
 
+// f32, and bf16 if the backend computes in it on this processor.
+std::vector<DType> types(const Backend& b) {
+  std::vector<DType> all{DType::f32};
+  if (b.computes_in(DType::bf16)) all.push_back(DType::bf16);
+  return all;
+}
+
 template <class O>
 std::size_t count(const Graph& g) {
   return static_cast<std::size_t>(
@@ -123,7 +130,7 @@ void check_threads(const std::vector<int>& counts) {
     for (const int threads : counts) several.push_back(with_threads(word, threads));
     for (const Layer& l : layers()) {
       const WeightedGraph net = with_weights(l.graph());
-      for (const DType t : {DType::f32, DType::bf16})
+      for (const DType t : types(*alone))
         for (const bool fold : {false, true}) {
           CAPTURE(word);
           CAPTURE(l.conv.name);
@@ -173,7 +180,7 @@ TEST_CASE("a NaN that a convolution computes passes its relu") {
       }
       for (const std::string& word : processor_backends()) {
         const auto backend = with_threads(word, 2);
-        for (const DType t : {DType::f32, DType::bf16})
+        for (const DType t : types(*backend))
           for (const bool fold : {false, true}) {
             CAPTURE(word);
             CAPTURE(kernel);
@@ -204,7 +211,7 @@ TEST_CASE("folded batch norms give the result of unfolded ones in f64 within the
     const double n =
         static_cast<double>(l.conv.channels / l.conv.groups * l.conv.window.kernel_h * l.conv.window.kernel_w);
     for (const std::string& word : processor_backends())
-      for (const DType t : {DType::f32, DType::bf16}) {
+      for (const DType t : types(*with_threads(word, 1))) {
         const auto backend = with_threads(word, 2);
         const auto got = run(*backend, net, {t}, l.conv.rows);
         const double u = t == DType::bf16 ? 0x1p-9 : 0x1p-24;
@@ -226,7 +233,7 @@ TEST_CASE("without folding, the logits have the bits of an evaluation") {
   models::resnet_cifar(b, x, {.depth = 8, .width = 32});
   const Graph model = b.graph();
   for (const std::string& word : processor_backends())
-    for (const DType t : {DType::f32, DType::bf16}) {
+    for (const DType t : types(*with_threads(word, 1))) {
       const auto backend = with_threads(word, 3);
       Executor e(*backend, model, {t});
       randomize(e, 5);
