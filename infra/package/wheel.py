@@ -37,6 +37,7 @@ PROGRAMS = ("train_cifar10", "train_imagenet", "tutti-train", "tutti-launch", "t
 DATA = ("plan", "bootstrap", "datasets", "scripts")
 LOADER = b"/lib64/ld-linux-x86-64.so.2"
 MOST_BYTES = 25_000_000
+MOST_BYTES_WITH_MPI = 28_000_000  # if a build of yours links Open MPI, which then comes with the wheel
 # Features of a processor for which compilers have options; kernels and libraries choose theirs when they run.
 FEATURES = re.compile(r"ssse3|sse4_[12]|avx\w*|fma|bmi[12]|f16c|movbe|popcnt|abm")
 
@@ -272,8 +273,9 @@ def main():
         write_wheel(out, files, epoch)
     size = out.stat().st_size
     print(f"wheel.py: {out}: {size / 1e6:.1f} MB, {len(PROGRAMS)} programs, glibc {'%d.%d' % c_library} or later. {mpi}", file=sys.stderr)
-    if size > MOST_BYTES:
-        fail(1, out.name, f"at most {MOST_BYTES / 1e6:g} MB", f"{size / 1e6:.1f} MB")
+    most = MOST_BYTES_WITH_MPI if mpi.startswith("Open MPI comes") else MOST_BYTES
+    if size > most:
+        fail(1, out.name, f"at most {most / 1e6:g} MB", f"{size / 1e6:.1f} MB")
     return 0
 
 
