@@ -65,7 +65,7 @@ class WheelCase(unittest.TestCase):
         self.assertRegex(self.wheel.name, r"^tutti-[0-9.]+-py3-none-manylinux_2_\d+_x86_64\.whl$")
         with zipfile.ZipFile(self.wheel) as wheel:
             names = wheel.namelist()
-        self.assertLessEqual(self.wheel.stat().st_size, 28e6 if any("/openmpi/" in n for n in names) else 25e6)
+            self.assertLessEqual(self.wheel.stat().st_size, 28e6 if any("/openmpi/" in n for n in names) else 25e6)
             self.assertEqual(len(names), len(set(names)))
             info = next(n for n in names if n.endswith(".dist-info/RECORD"))
             record = list(csv.reader(wheel.read(info).decode().splitlines()))
