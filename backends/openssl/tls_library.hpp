@@ -55,7 +55,7 @@ inline constexpr const char* cipher_suite = "TLS_AES_128_GCM_SHA256";
 }
 
 // Returns a context of TLS 1.3 without certificates, tickets and early data. Keys are exchanged with Diffie-Hellman, so
-// a recorded connection cannot be decrypted by somebody who learns the key later.
+// a recorded connection cannot be decrypted with the key later.
 [[nodiscard]] inline Owned<SSL_CTX> make_context() {
   Owned<SSL_CTX> c(made(::SSL_CTX_new(::TLS_method()), "a context"));
   ::SSL_CTX_set_options(c.get(), SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
