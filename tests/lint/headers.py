@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 from sources import BUILD, ROOT, sources
@@ -16,6 +17,8 @@ RECORDS = BUILD / "lint"
 COMPONENTS = BUILD / "tests" / "components"
 # Folders of backends/ that need no library.
 PLAIN = ("make",)
+# In a new build folder: checks the headers that changed in the last COMMITS commits, and one of SHARE others.
+COMMITS, SHARE = 20, 16
 
 
 def include_options():
@@ -104,6 +107,10 @@ class Passed:
     def has(self, name, digest):
         return self._digests.get(name) == digest
 
+    def knows(self, name):
+        """Returns whether any version of the header passed."""
+        return name in self._digests
+
     def add(self, digests):
         """Records that these headers passed: name -> digest."""
         self._digests.update(digests)
@@ -111,3 +118,37 @@ class Passed:
         aside = self._file.with_suffix(f".{os.getpid()}")
         aside.write_text(json.dumps(self._digests, indent=0, sort_keys=True))
         aside.rename(self._file)
+
+
+def edited():
+    """Returns the paths of the files that differ from those of COMMITS commits ago, or an empty set without git's history."""
+    done = subprocess.run(["git", "diff", "--name-only", f"HEAD~{COMMITS}"], cwd=ROOT, text=True, capture_output=True)
+    return {ROOT / name for name in done.stdout.splitlines()} if done.returncode == 0 else set()
+
+
+def chosen(digests, files, changed, known):
+    """Returns the headers to check of those that have not passed, which are the keys of `digests`: the `known` ones, those whose
+    path is in `changed`, and one of SHARE others. The digests choose which, so that each version of the tree checks others."""
+    turn = int(hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest(), 16) % SHARE
+    return [n for i, n in enumerate(sorted(digests)) if n in known or files[n] in changed or i % SHARE == turn]
+
+
+def check_the_choice():
+    files = {f"h{i}": Path(f"/h{i}") for i in range(64)}
+    versions = [{n: f"{n}.{version}" for n in files} for version in range(200)]
+    turns = [chosen(digests, files, set(), set()) for digests in versions]
+    assert all(len(turn) == 64 // SHARE for turn in turns) and {n for turn in turns for n in turn} == files.keys()
+    assert turns[0] == chosen(versions[0], files, set(), set())
+    assert {"h1", "h2"} <= set(chosen(versions[0], files, {Path("/h1")}, {"h2"}))
+
+
+def to_check(passed, digests, files):
+    """Returns the headers to check, and how many are left out. A header that passed is checked again if its digest has changed.
+    Of the headers that have never passed in this build folder, the edited ones are checked and a share of the others, unless
+    TUTTI_CHECK_ALL is set. digests: {header: digest}; files: {header: path}."""
+    check_the_choice()
+    waiting = {n: d for n, d in digests.items() if not passed.has(n, d)}
+    if os.environ.get("TUTTI_CHECK_ALL", "") not in ("", "0"):
+        return list(waiting), 0
+    names = chosen(waiting, files, edited(), {n for n in waiting if passed.knows(n)})
+    return names, len(waiting) - len(names)

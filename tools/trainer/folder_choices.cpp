@@ -33,7 +33,7 @@ namespace tutti::trainer {
 
 namespace {
 
-constexpr double share = 0.2;               // of a class that is held out if there are no validation images
+constexpr double held_share = 0.2;               // of a class that is held out if there are no validation images
 constexpr std::int64_t least_to_split = 5;  // images of a class that is split
 constexpr std::int64_t least_to_train = 2;  // training images of a class, if there are validation images
 
@@ -119,7 +119,7 @@ Found look(const RunOptions& o) {
   f.splits = !has_test;
   if (f.splits)  // as split_off() does
     for (const std::int64_t n : counts)
-      f.images -= std::max<std::int64_t>(std::llround(share * static_cast<double>(n)), 1);
+      f.images -= std::max<std::int64_t>(std::llround(held_share * static_cast<double>(n)), 1);
   f.side = median_side(train->records);
   return f;
 }
@@ -268,7 +268,7 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
   o.keep = 2;
   o.evaluate_every = 1;
   o.data_nthreads = 2;
-  if (f.splits) o.validation_share = share;
+  if (f.splits) o.validation_share = held_share;
   if (!others.empty() && !tunes) {
     if (before)
       follow_run(o, *before, run, false);
