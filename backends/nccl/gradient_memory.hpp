@@ -30,7 +30,7 @@ class NcclMemory {
       cudaGetLastError();  // clears the error: it is not sticky
       return {};
     }
-    const std::shared_ptr<NcclMemory> m(new NcclMemory(f, device, data, bytes));
+    std::shared_ptr<NcclMemory> m(new NcclMemory(f, device, data, bytes));
     cuda::check(cudaMemsetAsync(data, 0, bytes, device.stream()), "zeros");
     device.synchronise();
     return m;

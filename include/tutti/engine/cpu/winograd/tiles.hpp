@@ -246,7 +246,11 @@ TUTTI_INLINE void write_end(const WriteTiles& a, F<I>& v, const F<I>& bias, cons
   v = v < low ? low : v;  // a NaN passes
   if (a.bf16) {
     bf16 rounded[lanes];
-    rounds ? store<J>(static_cast<bf16*>(rounded), v) : store<I>(static_cast<bf16*>(rounded), v);
+    if constexpr (I == J) {
+      store<I>(static_cast<bf16*>(rounded), v);
+    } else {
+      rounds ? store<J>(static_cast<bf16*>(rounded), v) : store<I>(static_cast<bf16*>(rounded), v);
+    }
     std::copy_n(static_cast<const bf16*>(rounded), count, reinterpret_cast<bf16*>(to));
   } else if (count < lanes) {
     alignas(64) float some[lanes];
