@@ -6,7 +6,7 @@
 # each program with each instruction set. Both standards and both backends occur: C++20 uses oneDNN, and C++23 uses Eigen.
 # With TUTTI_CHECK_ALL=1 each compiler builds both.
 #
-# Programs differ in the rounding of their sums. The first loss, after one forward pass, differs by 3e-7 and must be the
+# Programs differ in the rounding of their sums. The first loss, after one forward pass, differs by 1e-7 and must be the
 # same to 2e-5, as its last printed digit is 1e-5. The last loss, 16 steps later, must be the same to 5e-3. Most programs
 # differ by less than 1e-6 there. But if an input of a relu is so close to 0 that rounding decides its sign, one element of
 # a gradient appears or vanishes: one such input of 4,096 (-1e-6 in f64) changes the last loss from 0.0242 to 0.0231, and
