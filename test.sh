@@ -3,8 +3,8 @@
 # Installs missing packages, builds the tree and runs all tests.
 #   ./test.sh [options of ctest, e.g. -L optim]
 # Left out are the programs of bench/ that no test runs and the tests with the label "nightly"; fuzz targets run for 3 seconds,
-# lint/headers_alone and lint/tidy check what has changed since it passed in build/, and packaging/compilers optimises one
-# program with oneDNN and all with Eigen. TUTTI_NIGHTLY=1 runs all of them at full length: tests/nightly.sh sets it.
+# lint/headers_alone and lint/tidy check what has changed since it passed in build/, and packaging/compilers builds one
+# program with each compiler instead of two. TUTTI_NIGHTLY=1 runs all of them at full length: tests/nightly.sh sets it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 me=test.sh
