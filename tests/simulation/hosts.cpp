@@ -75,8 +75,12 @@ class Files : private FileProcesses {
     const std::size_t editors = by_hand ? 1 + plan_.below(4) : 1;
     const bool early = by_hand && plan_.one_in(2);  // the job starts while hosts are added
     const Nanos spread = early ? short_time() : 0;
-    // The file of an earlier job.
-    if (early && Random(simulation_.options.seed, 9).one_in(2)) launch::replace_hosts_file(file_, "h9\n");
+    // The files of an earlier job.
+    old_files_ = early && Random(simulation_.options.seed, 9).one_in(2);
+    if (old_files_) {
+      launch::replace_hosts_file(file_, "h9\n");
+      std::ofstream(file_.parent_path() / "host_worker_log") << "0 ADDED h9 1\n";
+    }
     start("launcher", [this, spread](Process&) {
       sleep(0, spread);
       launch();
@@ -105,6 +109,7 @@ class Files : private FileProcesses {
     // The launcher then has the content of the file, if it is valid.
     Hosts last = versions_.back();
     if (by_hand) last = hosts_of(launch::with_keys(read_hosts_file(file_)));
+    if (by_hand) added_.insert("h1");  // the job begins with it
     for (const std::string& host : added_)
       if (std::none_of(last.begin(), last.end(), [&](const auto& h) { return h.first == key(host); }))
         s_.fail(host + " was added, and the hosts file does not have it");
@@ -116,6 +121,8 @@ class Files : private FileProcesses {
   void launch() {
     launcher_runs_ = true;
     launch::MembershipLog log(file_.parent_path() / "host_worker_log");
+    // The launcher asks for the addresses of its hosts before it writes them.
+    if (old_files_) (void)launch::with_keys(parse_hosts(hosts_at_begin, "job"));
     launch::replace_hosts_file(file_, hosts_at_begin);
     log.hosts_are_written();
     accepted_ = {{key("h1"), 1}};
@@ -161,7 +168,9 @@ class Files : private FileProcesses {
       if (simulation_.options.without.contains(100 + i)) continue;
       const std::string text = random_text(r);
       const auto way = r.below(6);
-      const Nanos pause = r.one_in(3) ? r.between(950 * ms, 1100 * ms) : r.between(0, 3 * second);
+      Nanos pause = r.one_in(3) ? r.between(950 * ms, 1100 * ms) : r.between(0, 3 * second);
+      // The next edit may begin while the launcher reads this one.
+      if (Random at_once(simulation_.options.seed, 200 + i); at_once.one_in(3)) pause = at_once.between(ms, 4 * ms);
       s_.note("fault " + std::to_string(100 + i) + ": edit " + std::to_string(way));
       if (way == 0) {
         rename_to(r.one_in(2) ? "h1 slots=many\n" : "# nothing\n\n");  // the hosts stay
@@ -310,7 +319,7 @@ class Files : private FileProcesses {
   std::string problem_;
   int adding_ = 0;
   Nanos spread_ = ms;
-  bool ready_ = false, over_ = false, launcher_runs_ = false, short_ = false;
+  bool old_files_ = false, ready_ = false, over_ = false, launcher_runs_ = false, short_ = false;
 };
 
 }  // namespace

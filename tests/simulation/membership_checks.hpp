@@ -33,6 +33,8 @@ class MembershipChecks {
   // Call it if the scenario calls reached().
   void follow(std::int64_t steps_an_epoch) { steps_an_epoch_ = steps_an_epoch; }
   [[nodiscard]] bool follows() const noexcept { return steps_an_epoch_ > 0; }
+  // Notes that no fault explains that a group fails before the arbiter ends it.
+  void expect_whole_groups() { messages_.expect_whole_groups(); }
   // Called when a generation is issued or stands, and when a member has left its group or cannot reach another one.
   enum class Event : std::uint8_t { none, issued, stands, report, unreachable };
   std::function<void(Event, const Worker*)> at_event;

@@ -27,6 +27,8 @@ class MessageChecks {
       : scheduler_(s), workers_(workers), replaces_(replaces) {}
 
   [[nodiscard]] std::uint64_t stands() const noexcept { return stands_; }
+  // Notes that no fault explains that a group fails before the arbiter ends it.
+  void expect_whole_groups() { whole_ = true; }
 
   // ---- reasons ----
   void hear(Worker& w, const control::Message& m, bool stopping) {
@@ -48,6 +50,7 @@ class MessageChecks {
   // A member has left the current generation.
   void reports(Worker& w, const control::Report& r) {
     if (failed_) return owe<control::Rejection>(w);
+    if (r.broken && whole_ && !broken_) fail(w, "leaves a group that has failed, and no fault explains it");
     if (r.broken) return breaks();
     if (stands_ != generation_ || !w.told_change)
       fail(w, "leaves generation " + std::to_string(generation_) + " in order, and nothing is to change");
@@ -185,7 +188,7 @@ class MessageChecks {
   Scheduler& scheduler_;
   std::deque<Worker>& workers_;
   std::uint64_t generation_ = 0, stands_ = 0, step_ = no_step;
-  bool replaces_, broken_ = false, failed_ = false, finished_ = false;
+  bool replaces_, whole_ = false, broken_ = false, failed_ = false, finished_ = false;
   bool must_stop_ = false;               // the last worker was asked to leave
   std::set<control::ProcessId> lost_{};  // members that this generation has lost
 };

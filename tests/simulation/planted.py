@@ -5,13 +5,14 @@
   tests/simulation/planted.py [--scenario NAME[,NAME...]] [--only NAME[,NAME...]] [--seeds 1000] [--minutes M] [--jobs J]
                               [--build FOLDER] [--details] [--list]
 
-Compiles each scenario once, with all of its faults (planted_faults.py) in copies of the files; TUTTI_PLANTED, the name
-of a fault, plants it in a process. `hosts` needs the targets tutti_tools_launch, tutti_tools_command_line and
-tutti_compiled_core in FOLDER. Then runs seeds until one fails, first few seeds of each fault. A seed that also fails
-without a fault does not count. FOLDER/planted/found.json stores what was run, with a hash of the fault and of all sources
-of the scenario. So a run that was stopped, or that --minutes ended, continues when it is started again, and a change of
-the sources runs the scenario again. Prints a table of all scenarios and the faults that were not found; --details: a line
-for each fault. Exits with 1 if a fault was not found or not run to the end, or if a text to change is not in its file.
+Compiles each scenario once, with all of its faults (planted_faults.py, planted_training.py) in copies of the files;
+TUTTI_PLANTED, the name of a fault, plants it in a process. `hosts` needs the targets tutti_tools_launch,
+tutti_tools_command_line and tutti_compiled_core in FOLDER. Then runs seeds until one fails, first few seeds of each
+fault. A seed that also fails without a fault does not count. FOLDER/planted/found.json stores what was run, with a hash
+of the fault and of all sources of the scenario. So a run that was stopped, or that --minutes ended, continues when it
+is started again, and a change of the sources runs the scenario again. Prints a table of all scenarios and the faults
+that were not found; --details: a line for each fault. Exits with 1 if a fault was not found or not run to the end, or
+if a text to change is not in its file.
 """
 import argparse
 import concurrent.futures
@@ -26,13 +27,14 @@ import time
 from pathlib import Path
 
 import planted_faults as faults
+import planted_training
 
 ROOT = Path(__file__).resolve().parents[2]
 # Most of a schedule's time is changes of threads, so a fast compilation is worth more than a fast program.
 FLAGS = ["-std=c++20", "-w", "-O1", "-UNDEBUG", "-pthread"]
 PIECE = 50  # seeds of one call
 ROUNDS = [50, 250]  # seeds of each fault before any fault gets more
-PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", *f) for f in faults.TRAINING] +
+PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", *f) for f in planted_training.TRAINING] +
            [("shares", *f) for f in faults.SHARES] + [("tables", *f) for f in faults.TABLES] +
            [("hosts", *f) for f in faults.HOSTS_FAULTS])
 SCENARIOS = list(dict.fromkeys(scenario for scenario, *_ in PLANTED))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The faults that planted.py plants, in six lists. A comment over an old error has the subject of its mending commit.
+"""The faults that planted.py plants, in lists; planted_training.py has another one. A comment over an old error has the
+subject of its mending commit.
 
 A fault is: name, header below include/tutti (or a file of tools/), text in it, text with the fault. The word PLANTED
 in the latter stands for a condition that is true while the fault is planted. Without the word, an expression or
@@ -32,11 +33,6 @@ VERDICT = "tools/launch/job/job_verdict.cpp"
 SUPERVISOR = "tools/launch/elastic/elastic.cpp"
 SHARES_OF_RUN, SPEEDS = "train/detail/run/run_shares_definitions.hpp", "train/detail/run/share_controller.hpp"
 JOB_FOLDERS = "tools/launch/host/job_state.cpp"
-MEMBERS = "train/detail/run/elastic_members.hpp"
-COORDINATOR = "train/detail/fit/coordinator_definitions.hpp"
-CHECKPOINTS = "train/detail/run/run_checkpoints.hpp"
-WRITER = "io/file_writer.hpp"
-CHECKPOINT = "io/checkpoint/checkpoint.hpp"
 SERVER = "strategy/parameter_server/server/server.hpp"
 PS = "strategy/parameter_server/"
 OWNED, SUMS, WEIGHTS = PS + "server/owned_operations.hpp", PS + "server/round_table.hpp", PS + "server/weight_store.hpp"
@@ -268,43 +264,6 @@ OTHER = [
      "const bool done = !PLANTED && work_is_done(job);"),
     ("stop-is-a-success", VERDICT, "return {Cause::interrupted, 128 + (job.interrupted == SIGINT ? SIGINT : SIGTERM)};",
      "return {};"),
-]
-
-# Faults of the training loop, checkpoints, logs and audits.
-TRAINING = [
-    # Keep jobs alive while all of their processes, or the launcher alone, are paused
-    ("pause-ends-rank-0", COORDINATOR, "members != nullptr && !members->await_lease()",
-     "members != nullptr && !(PLANTED ? members->may_write() : members->await_lease())"),
-    # A released worker no longer writes into the log of the run
-    ("released-rank-0-writes", COORDINATOR, "members != nullptr && !members->may_write())",
-     "members != nullptr && !PLANTED && !members->may_write())"),
-    # The chief opens its logs when a worker is lost while they are opened; tests of elastic jobs wait for events
-    ("logs-are-opened-once", COORDINATOR, "if (!serves_) {", "if (PLANTED) serves_ = true; if (!serves_) {"),
-    # A test of a worker that is lost behind a step before it has told which samples it had
-    ("audit-is-not-closed", COORDINATOR, "if (closed != nullptr) complete_step(*closed);", ";"),
-    ("audit-is-not-rolled-back", COORDINATOR, "if (step <= audited_) audit_->rollback(b.epoch, step);", ";"),
-    ("no-roll-back", MEMBERS, "run_.trainer.roll_back();", ";"),
-    ("facts-are-not-rolled-back", MEMBERS, "run_.share = then.share;", ";"),
-    ("joiner-does-not-take-facts", MEMBERS, "run_.share = theirs;", ";"),
-    ("stop-does-not-save", CHECKPOINTS, "    save();\n    run_.result.interrupted",
-     "    if (!PLANTED) save();\n    run_.result.interrupted"),
-    ("checkpoint-is-not-synced", WRITER, "if (synced) writer.sync();", ";"),
-    ("folder-is-not-synced", WRITER, "if (synced) fsync_directory(folder_of(path));", ";"),
-    ("failed-write-is-no-error", WRITER, "if (n < 0) fail_file(\"write\", path, errno);", "if (n < 0) return;"),
-    ("late-release-is-lost-lease", ELASTIC, "!await_lease() && !channel_->released()",
-     "!await_lease() && (PLANTED || !channel_->released())"),
-    ("step-without-lease-is-repeated", "train/detail/run/fit_run.hpp", "    at.epoch = batch.after.epoch;",
-     "    if (PLANTED) run_.coordinator.audit(batch, at.step);\n    at.epoch = batch.after.epoch;"),
-    ("tensors-are-not-synced", CHECKPOINT, "    write_safetensors(writer, records, metadata);\n    writer.sync();",
-     "write_safetensors(writer, records, metadata);"),
-    ("texts-of-checkpoints-are-not-synced", CHECKPOINT, "    writer.write(text);\n    writer.sync();", "writer.write(text);"),
-    ("name-of-checkpoint-is-not-synced", CHECKPOINT, "      fsync_directory(folder_);", ";"),
-    ("names-in-checkpoint-are-not-synced", CHECKPOINT, "    fsync_directory(aside);", ";"),
-    ("folder-of-checkpoints-is-not-synced", CHECKPOINT, "    fsync_directory(folder_of(folder_));", ";"),
-    ("failed-sync-is-ignored", WRITER, "::fsync(fd_.get()) != 0", "::fsync(fd_.get()) > 0"),
-    ("short-write-is-complete", WRITER, "bytes = bytes.subspan(static_cast<std::size_t>(n));", "bytes = {};"),
-    ("generation-is-not-recorded", CHECKPOINT,
-     "    FileWriter(folder_ / GenerationBegin{generation, step}.text()).close();", ";"),
 ]
 
 # Faults of the tables of parameter servers.

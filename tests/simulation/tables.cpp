@@ -46,6 +46,12 @@ class Tables : private TableServers {
   void run() {
     for (int i = 0; i < mesh_.servers(); ++i) start(true, i, 0);
     for (int i = 0; i < workers_; ++i) start(false, i, 0);
+    const bool returns =
+        async_ && staleness_ && mesh_.servers() > 1 && workers_ > 1 && Random(simulation_.options.seed, 500).one_in(2);
+    if (returns) {
+      steps_ = std::max(steps_, 12);
+      s_.start_thread(s_.process(), [this] { return_before_others(); });
+    }
     struct Planned {
       std::size_t number;
       Nanos at;
@@ -53,7 +59,7 @@ class Tables : private TableServers {
     std::vector<Planned> faults;
     const bool crowded = plan_.one_in(3);
     const Nanos begin = plan_.between(0, 2 * second);
-    for (std::size_t i = 0, n = plan_.below(7); i < n; ++i)
+    for (std::size_t i = 0, n = returns ? 0 : plan_.below(7); i < n; ++i)
       faults.push_back({i, crowded ? begin + plan_.between(0, 200 * ms) : plan_.between(0, 3 * second)});
     std::stable_sort(faults.begin(), faults.end(), [](const auto& a, const auto& b) { return a.at < b.at; });
     Nanos latest = never;
@@ -109,6 +115,26 @@ class Tables : private TableServers {
     if (!of.process->runs() || work_is_over()) return;
     s_.note("fault " + std::to_string(number) + ": SIGKILL of " + of.process->name);
     kill_server(of);
+  }
+  // Lets a worker come back to a server that was started again and has not heard of the other workers since. This
+  // server does not know how far they are: the worker begins there with a clock that is too low.
+  void return_before_others() {
+    Random r(simulation_.options.seed, 501);
+    Start& server = starts_[r.below(static_cast<std::uint64_t>(mesh_.servers()))];
+    Start& worker = starts_[static_cast<std::size_t>(mesh_.servers()) + r.below(static_cast<std::uint64_t>(workers_))];
+    s_.sleep(r.between(100 * ms, 500 * ms));
+    if (simulation_.options.without.contains(220) || !worker.process->runs()) return;
+    s_.note("fault 220: SIGKILL of " + worker.process->name + ", and soon of " + server.process->name);
+    worker.hit = true;
+    s_.kill(*worker.process, SIGKILL);
+    s_.sleep(r.between(50 * ms, 500 * ms));
+    if (!server.process->runs() || work_is_over()) return;
+    kill_server(server);
+    worker.again_at = server.again_at + r.between(50 * ms, 200 * ms);
+    const Nanos until = worker.again_at + r.between(50 * ms, 600 * ms);
+    quiet_at_ = std::max(quiet_at_, until);
+    for (Start& x : starts_)
+      if (!x.server && x.process->runs()) x.process->paused_until = std::max(x.process->paused_until, until);
   }
   [[nodiscard]] int process(Start& of) {
     int code = 1;

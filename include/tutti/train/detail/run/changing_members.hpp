@@ -40,8 +40,12 @@ class ChangingMembers : public RunMembers {
     using Change = ElasticMembership::Change;
     const Change change = members_.change();
     if (change == Change::broken) fail<CommunicationError>("members", "those of the generation", "a change of them");
-    const bool due = change == Change::after_step || (change == Change::after_epoch && batch.last_of_epoch);
-    return due ? step_flag::membership : 0;
+    return is_due(change, batch.last_of_epoch) ? step_flag::membership : 0;
+  }
+  // Returns whether the members change in order after a step.
+  [[nodiscard]] static bool is_due(ElasticMembership::Change change, bool ends_epoch) {
+    using Change = ElasticMembership::Change;
+    return change == Change::after_step || (change == Change::after_epoch && ends_epoch);
   }
   // Returns whether the last step announced a change.
   [[nodiscard]] bool change_announced() const { return (run_.share.step.flags & step_flag::membership) != 0; }

@@ -186,6 +186,10 @@ class ElasticMembers final : public ChangingMembers {
     // If all members leave and no other worker takes the state, the arbiter stops the job. The members then know it
     // before this generation, and stop without a further step.
     if (!broken && members_.stop_requested()) theirs.step.flags |= step_flag::stop;
+    // If a rank is lost during the common work after a step that announced a change, this generation is the change.
+    // The members then repeat the work, and must not change once more after it.
+    if (!is_due(members_.change(), theirs.step.ends_epoch != 0))
+      theirs.step.flags &= ~std::int64_t{step_flag::membership};
     std::vector<std::int64_t> owners = parts_.shares.owners();
     const auto span_of_words = [](const char* name, std::span<std::byte> bytes) {
       return StateSpan{name, DType::i64, {static_cast<std::int64_t>(bytes.size() / sizeof(std::int64_t))}, bytes};
