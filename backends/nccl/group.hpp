@@ -61,13 +61,17 @@ struct NcclOptions {
 
 // Tells NCCL 2.29 and newer that the operations of a communicator are not mixed: then NCCL adds no events to graphs
 // that would order them. Has no effect in an older NCCL, whose configuration has no such member. By NCCL's
-// documentation of NCCL_GRAPH_MIXING_SUPPORT, these are not supported then:
-//  - graphs with operations of one communicator that are launched on different streams without an order. Any number of
-//    graphs is safe if all are launched on one stream: StepGraphs launches all of them on the device's stream.
-//  - an operation outside a graph while a launched graph with operations of the communicator has not ended, whatever
-//    the streams: NcclCommunicator::wait_for_captured().
+// documentation of NCCL_GRAPH_MIXING_SUPPORT (user guide of NCCL 2.30, "Environment Variables"), these are not
+// supported then:
+//  - graphs with operations of one communicator that are launched on different streams without dependencies that order
+//    them. Any number of graphs is safe if all are launched on one stream: StepGraphs launches all of them on the
+//    device's stream. The page of ncclConfig_t describes mode 1 as "one graph"; NCCL's source treats modes 0 and 1
+//    alike, and mode 0 also warns about captures.
+//  - an operation outside a graph from the launch of a graph with operations of the communicator until its kernels have
+//    ended, whatever the streams: NcclCommunicator::wait_for_captured().
 // A graph after an operation outside a graph is safe, because Work::wait_device() and Work::wait() put this operation
-// before later work of the device's stream.
+// before later work of the device's stream. If a user sets NCCL_GRAPH_MIXING_SUPPORT, NCCL takes mode 2 (1) or 0 (0)
+// instead; with both, the rules above are kept.
 template <class Config>
 void set_graph_usage(Config& config) noexcept {
   if constexpr (requires { config.graphUsageMode; }) config.graphUsageMode = 1;
