@@ -56,6 +56,24 @@ def package_lacks_cuda(about=Path(__file__).resolve().parent.parent / "package" 
     return "cuda none" in text_of(about).splitlines()
 
 
+# The names that `uname -m` has for the processors in e_machine of ELF files.
+MACHINES = {62: "x86_64", 183: "aarch64"}
+
+
+def processor_of_package(program=Path(__file__).resolve().parents[3] / "bin" / "tutti-launch"):
+    """Returns the processor that the programs next to this script were built for, such as "aarch64", or `None` if there is no
+    program."""
+    try:
+        with open(program, "rb") as file:
+            head = file.read(20)
+    except OSError:
+        return None
+    if len(head) < 20 or head[:4] != b"\x7fELF":
+        return None
+    number = int.from_bytes(head[18:20], "big" if head[5] == 2 else "little")
+    return MACHINES.get(number, f"processor {number} of ELF")
+
+
 class Files:
     """Writes the set-up's files on a host. It may run again without writing entries twice."""
 

@@ -5,6 +5,7 @@ import ipaddress
 import json
 import logging
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from host_files import Files, gpu_count, package_lacks_cuda, read_json, text_of, write_aside
+from host_files import Files, gpu_count, package_lacks_cuda, processor_of_package, read_json, text_of, write_aside
 from instance_metadata import Metadata
 
 log = logging.getLogger("setup_host")
@@ -36,6 +37,10 @@ class HostSetup:
     def __init__(self, root, environment=os.environ):
         self.began = time.monotonic()
         self.env = environment
+        built, here = processor_of_package(), platform.machine()
+        if built not in (None, here):
+            raise Failure(f"[TuttiPackage] expected programs for {here}, the processor of this host, got programs for {built}. hint: make the "
+                          f"archive on a machine with {here}, or choose an InstanceType with {built}")
         missing = [name for name in ALWAYS + self.NEEDED if not environment.get(name)]
         if missing:
             raise Failure(f"the environment has no {', '.join(missing)}")

@@ -53,7 +53,7 @@ trap 'rm -rf "$work"' EXIT
 if makes wheel; then
   "$root/infra/package/wheel.py" ${build:+--build "$build"} "${native[@]}" --out "$out"
 fi
-archive=$out/tutti-$version-linux-x86_64.tar.gz
+archive=$out/tutti-$version-linux-$(uname -m).tar.gz
 if [[ -z $build ]] && { makes deb || makes tgz || makes archive; }; then
   # It builds the programs.
   makes archive || archive=$work/archive.tar.gz

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Makes an archive of the programs that runs on any Linux host with x86-64. It contains the shared libraries, the C library
-# and its loader, and Open MPI.
+# Makes an archive of the programs that runs on any Linux host with the processor of this machine, x86-64 or aarch64. It contains
+# the shared libraries, the C library and its loader, and Open MPI. On aarch64 this script was never run.
 #   make_package.sh [--out FILE] [--build DIR] [--native] [--cuda 12|13 [--wheels DIR]]
-# --out FILE    the archive                        tutti-<version>-linux-x86_64.tar.gz
+# --out FILE    the archive                        tutti-<version>-linux-<processor>.tar.gz, such as linux-x86_64
 # --build DIR   takes the programs of this build; without it they are built, in build/package/build
 # --native      allows a build whose Eigen kernels are compiled for this machine's processor (TUTTI_EIGEN_NATIVE). The
 #               archive then runs only on processors of that kind
@@ -47,13 +47,16 @@ while (($#)); do
   esac
   shift
 done
-[[ $(uname -sm) == 'Linux x86_64' ]] || fail 2 machine "Linux on x86_64" "$(uname -sm)"
+case $(uname -sm) in
+  'Linux x86_64' | 'Linux aarch64') processor=$(uname -m) ;;
+  *) fail 2 machine "Linux on x86_64 or aarch64" "$(uname -sm)" "make the archive on a machine with the processor of the hosts" ;;
+esac
 for program in cmake patchelf readelf strip tar gzip python3; do
   command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake patchelf binutils python3"
 done
 version=$(version_of_tree)
 set_source_date
-out=${out:-tutti-$version-linux-x86_64.tar.gz}
+out=${out:-tutti-$version-linux-$processor.tar.gz}
 [[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in an existing folder" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
 
@@ -119,7 +122,7 @@ if [[ -z $build ]]; then
 fi
 [[ -f $build/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$build"
 if grep -q '^TUTTI_EIGEN_NATIVE:BOOL=\(ON\|1\|TRUE\|YES\)$' "$build/CMakeCache.txt" && ((!native)); then
-  fail 2 --build "programs for any x86-64 processor" "$build, configured with TUTTI_EIGEN_NATIVE=ON" \
+  fail 2 --build "programs for any $processor processor" "$build, configured with TUTTI_EIGEN_NATIVE=ON" \
     "configure it with -DTUTTI_EIGEN_NATIVE=OFF, or give --native"
 fi
 built_cuda=$(sed -n 's/^TUTTI_BUILT_CUDA:INTERNAL=//p' "$build/CMakeCache.txt")
@@ -284,6 +287,7 @@ install -D -m 644 "$work/interpreters" "$top/share/tutti/package/interpreters"
   echo "version $version"
   echo "c_library $c_version"
   echo "loader $(basename "$loader")"
+  echo "loader_folder $(dirname "$loader")"
   echo "room $room"
   echo "cuda ${built_cuda:-none}"
   if [[ -n $cuda ]]; then echo "cuda_libraries own"; else echo "cuda_libraries host"; fi

@@ -24,7 +24,8 @@ esac
 case $want in own | host | newer) ;; *) fail 2 --c-library 'own, host or newer' "$want" ;; esac
 [ -r "$about" ] || fail 3 "$about" 'the file' none 'unpack the archive again'
 value() { sed -n "s/^$1 //p" "$about"; }
-room=$(value room) own=$(value c_library) loader=$(value loader)
+room=$(value room) own=$(value c_library) loader=$(value loader) folder=$(value loader_folder)
+folder=${folder:-/lib64}
 c=$root/lib/tutti/c
 unused=$root/lib/tutti/c.unused
 
@@ -33,8 +34,8 @@ at_least() {
   [ "$1" = "$2" ] || [ "$(printf '%s\n%s\n' "$1" "$2" | sort -t . -k 1,1n -k 2,2n | head -n 1)" = "$2" ]
 }
 host=none
-if [ -x "/lib64/$loader" ]; then
-  host=$("/lib64/$loader" --version 2>/dev/null | sed -n '1s/.* \([0-9.]*[0-9]\)\.*$/\1/p')
+if [ -x "$folder/$loader" ]; then
+  host=$("$folder/$loader" --version 2>/dev/null | sed -n '1s/.* \([0-9.]*[0-9]\)\.*$/\1/p')
   if [ -z "$host" ]; then host=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed -n 's/^glibc //p'); fi
   host=${host:-none}
 fi
@@ -49,7 +50,7 @@ case $want in
     if [ "$host" != none ] && [ "$host" != "$own" ] && at_least "$host" "$own"; then want=host; fi
     ;;
 esac
-if [ "$want" = own ]; then path=$c/$loader; else path=/lib64/$loader; fi
+if [ "$want" = own ]; then path=$c/$loader; else path=$folder/$loader; fi
 [ "${#path}" -le "$room" ] || fail 2 "$root" "a path of at most $((room - ${#path} + ${#root})) characters" "${#root}" 'unpack it elsewhere'
 
 [ "$want" = host ] || [ ! -d "$unused" ] || mv "$unused" "$c"

@@ -26,7 +26,8 @@ from strict_moto import strict
 from templates import load, refusals
 
 REGION = "us-east-1"
-IMAGE = "ami-12c6146b"  # one of moto's images
+IMAGE = "ami-12c6146b"  # one of moto's images for x86_64
+ARM_IMAGE = "ami-0e9271c829888680e"  # and for arm64
 os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_DEFAULT_REGION=REGION)
 os.environ.pop("AWS_PROFILE", None)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Makes moto refuse requests that the published models do not allow: unknown operations, parameters, types, values, and
-missing parameters.
+missing parameters; and instances whose image is for another processor than their type.
 
     with strict(): ...      the same for moto in this process and for its server
 """
@@ -11,11 +11,16 @@ import unittest.mock
 from xml.sax.saxutils import escape
 
 import botocore.exceptions
+from moto.autoscaling.exceptions import ValidationError
+from moto.autoscaling.models import FakeAutoScalingGroup
 from moto.core.parse import PROTOCOL_PARSERS
 from moto.core.request import determine_request_protocol
 from moto.core.responses import BaseResponse
 from moto.core.routing import get_service_router
 from moto.core.utils import get_service_model
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.models.instances import InstanceBackend
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from service_models import shape_faults
@@ -164,7 +169,49 @@ def _setup_class(original):
     return setup_class
 
 
+def processor_fault(backend, instance_type, image_id):
+    """Returns EC2's words if the type and the image are for different processors, else `None`. An unknown type or image is for none."""
+    known = INSTANCE_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures", [])
+    images = [image for image in backend.amis.values() if image.id == image_id]
+    if not known or not images or images[0].architecture in known:
+        return None
+    return (f"The architecture '{known[0]}' of the specified instance type does not match the architecture '{images[0].architecture}' of the "
+            "specified AMI. Specify an instance type and an AMI that have matching architectures, and try again. You can use "
+            "'describe-instance-types' or 'describe-images' to discover the architecture of the instance type or AMI.")
+
+
+def _run_instances(original):
+    @functools.wraps(original)
+    def run_instances(self, image_id, count, user_data, security_group_names, **named):
+        template, instance_type = named.get("launch_template"), named.get("instance_type")
+        image = image_id
+        if template:
+            version = self._get_template_from_args(template)
+            image = image or version.image_id
+            instance_type = (named.get("is_instance_type_default") and version.data.get("InstanceType")) or instance_type
+        fault = processor_fault(self, instance_type, image)
+        if fault:
+            raise EC2ClientError("InvalidParameterValue", fault)
+        return original(self, image_id, count, user_data, security_group_names, **named)
+    return run_instances
+
+
+def _set_launch_configuration(original):
+    @functools.wraps(original)
+    def set_launch_configuration(self, *arguments, **named):
+        original(self, *arguments, **named)
+        if self.ec2_launch_template is not None:
+            version = self.ec2_launch_template.get_version(self.launch_template_version)
+            fault = processor_fault(self.ec2_backend, version.data.get("InstanceType"), version.image_id)
+            if fault:
+                raise ValidationError(f"You must use a valid fully-formed launch template. {fault}")
+    return set_launch_configuration
+
+
 @contextlib.contextmanager
 def strict():
-    with unittest.mock.patch.object(BaseResponse, "setup_class", _setup_class(BaseResponse.setup_class)):
+    with contextlib.ExitStack() as patches:
+        for owner, name, wrap in ((BaseResponse, "setup_class", _setup_class), (InstanceBackend, "run_instances", _run_instances),
+                                  (FakeAutoScalingGroup, "_set_launch_configuration", _set_launch_configuration)):
+            patches.enter_context(unittest.mock.patch.object(owner, name, wrap(getattr(owner, name))))
         yield

@@ -29,7 +29,7 @@ SETTINGS = ({}, {"Efa": "true"}, {"InstanceType": "c6i.8xlarge"}, {"S3Input": "s
             {"SshKeySecretArn": "arn:aws:secretsmanager:us-east-1:123456789012:secret:ssh-AbCdEf"},
             {"PurchaseOption": "spot", "NumNodes": 1, "InstanceType": "g5.xlarge"},
             {"PurchaseOption": "capacity-block", "CapacityReservationId": "cr-12345678", "Efa": "true", "InstanceType": "p5en.48xlarge"},
-            {"CapacityReservationId": "cr-12345678"})
+            {"CapacityReservationId": "cr-12345678"}, {"InstanceType": "c8g.8xlarge"})
 SPOT, BLOCK = SETTINGS[6:8]
 
 

@@ -14,6 +14,8 @@ from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN
 
 from service_models import check
 
+import host_files
+import host_setup
 import queue_messages
 from instance_metadata import Metadata
 
@@ -205,6 +207,19 @@ class GivesUp(Boot):
                 self.assertIn(word, self.finish(self.boot("Master", 0, **change), 1))
         # The stack of a master gets a signal of the failure.
         self.assertEqual(self.signals(), [("FAILURE", "setup_host")] * 5)
+
+    def test_package_for_another_processor(self):
+        program = self.folder / "program"
+        for head, processor in ((b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0", "x86_64"), (b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\xb7\0", "aarch64"),
+                                (b"\x7fELF\2\2\1" + bytes(9) + b"\0\3\0\x15", "processor 21 of ELF"), (b"#!/bin/sh\nexec something\n", None), (b"\x7fELF", None)):
+            program.write_bytes(head)
+            self.assertEqual(host_files.processor_of_package(program), processor)
+        self.assertIsNone(host_files.processor_of_package(self.folder / "none"))
+        env = self.stack.environment("Master", "x", "i-1", "10.99.0.7", self.efs)
+        with unittest.mock.patch.object(host_setup, "processor_of_package", lambda: "x86_64"), \
+                unittest.mock.patch.object(host_setup.platform, "machine", lambda: "aarch64"):
+            with self.assertRaisesRegex(setup_host.Failure, r"^\[TuttiPackage\] expected programs for aarch64, .*, got programs for x86_64\. hint: "):
+                setup_host.role_of(env)(self.root(0), env)
 
     def test_unexpected_error(self):
         """The stack gets the same signal as for other errors."""

@@ -171,7 +171,7 @@ class Cards(unittest.TestCase):
         types = types_of_aws()
         for which, most in (("cluster", 32), ("elastic", 8)):
             for name in ("p4d.24xlarge", "p4de.24xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge",
-                         "p6-b300.48xlarge", "g5.xlarge", "c7a.large"):
+                         "p6-b300.48xlarge", "g5.xlarge", "c7a.large", "c8g.large"):
                 network = types[name]["NetworkInfo"]
                 cards, adapters = network["MaximumNetworkCards"], network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
                 # The first network card of p6-b300 has no adapter.
@@ -200,7 +200,7 @@ class Places(unittest.TestCase):
     def test_placement_group_only_if_aws_accepts_it(self):
         types = types_of_aws()
         for template in TEMPLATES.values():
-            for name in ("t3.large", "c5.large", "c7a.xlarge", "g5.xlarge", "p4d.24xlarge", "m8i.large"):
+            for name in ("t3.large", "c5.large", "c7a.xlarge", "g5.xlarge", "p4d.24xlarge", "m8i.large", "m7g.large"):
                 takes = "cluster" in types[name]["PlacementGroupInfo"]["SupportedStrategies"]
                 for asked in ("true", "false"):
                     stack = Stack(template, **{**WITH_EFA, "InstanceType": name, "PlacementGroup": asked})

@@ -11,7 +11,7 @@ import boto3
 
 import fake_cloud
 from aws_command import check_command
-from fake_cloud import IMAGE, REGION, Refused, WaitCondition, WaitConditionHandle, fake_services
+from fake_cloud import ARM_IMAGE, IMAGE, REGION, Refused, WaitCondition, WaitConditionHandle, fake_services
 from templates import INFRA, load
 
 CLUSTER, ELASTIC = INFRA / "cloudformation/cluster.yaml", INFRA / "cloudformation/elastic.yaml"
@@ -101,6 +101,15 @@ class Stacks(unittest.TestCase):
                 fake_cloud.FakeCloud.create("refused", path, TuttiPackage="tutti.tar", **bad)
         names = [s["StackName"] for s in boto3.client("cloudformation", REGION).list_stacks()["StackSummaries"]]
         self.assertNotIn("refused", names)
+
+    def test_image_for_another_processor(self):
+        for image, name, words in ((IMAGE, "c8g.large", "architecture 'arm64' of the specified instance type does not match the architecture 'x86_64'"),
+                                   (ARM_IMAGE, "c5.large", "architecture 'x86_64' of the specified instance type does not match the architecture 'arm64'")):
+            with self.assertRaisesRegex(Exception, f"You must use a valid fully-formed launch template. The {words}"):
+                fake_cloud.FakeCloud.create(f"wrong-{name[:2]}", CLUSTER, TuttiPackage="tutti.tar", InstanceType=name, AmiId=image)
+        stack = fake_cloud.FakeCloud.create("arm", CLUSTER, TuttiPackage="tutti.tar", InstanceType="c8g.large", AmiId=ARM_IMAGE)
+        self.assertEqual(stack.status, "CREATE_COMPLETE")
+        self.assertEqual({(i["InstanceType"], i["Architecture"]) for i in instances_of(stack, "Worker")}, {("c8g.large", "arm64")})
 
     def test_our_models_refuse_contradictions(self):
         handle = WaitConditionHandle("h", {}).physical_resource_id

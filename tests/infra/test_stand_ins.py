@@ -29,7 +29,7 @@ import strict_moto
 import test_batch_state_machine
 from cloud import HANDLE_SECRET, TOKEN, Cloud
 from service_models import Refusal
-from fake_cloud import REGION, Refused, fake_services
+from fake_cloud import ARM_IMAGE, IMAGE, REGION, Refused, fake_services
 from state_machine import Execution, TaskError
 from templates import DELETE, changed
 
@@ -78,6 +78,10 @@ OF_SERVICES = [
     ("cloudformation", "describe_stack_resource", {"StackName": "s"}, "missing parameter LogicalResourceId"),
     ("ec2", "run_instances", {"ImageId": "ami-1", "InstanceType": "g5.tiny", "MinCount": 1, "MaxCount": 1}, "InstanceType is not one of"),
     ("ec2", "run_instances", {"ImageId": "ami-1", "MinCount": 1}, "missing parameter MaxCount"),
+    ("ec2", "run_instances", {"ImageId": IMAGE, "InstanceType": "c8g.large", "MinCount": 1, "MaxCount": 1},
+     "InvalidParameterValue.*The architecture 'arm64' of the specified instance type does not match the architecture 'x86_64' of the specified AMI"),
+    ("ec2", "run_instances", {"ImageId": ARM_IMAGE, "InstanceType": "c7a.large", "MinCount": 1, "MaxCount": 1},
+     "The architecture 'x86_64' of the specified instance type does not match the architecture 'arm64' of the specified AMI"),
     ("ec2", "create_tags", {"Resources": ["i-1"]}, "missing parameter Tags"),
     ("ec2", "run_instances", {"ImageId": "ami-1", "MinCount": "one", "MaxCount": 1}, "of another type"),
     ("efs", "create_mount_target", {"FileSystemId": "efs-1", "SubnetId": "subnet-0123456789abcdef0"}, "FileSystemId does not match"),
@@ -344,7 +348,7 @@ class Refuses(unittest.TestCase):
         def take(handler, *_):
             handler.answer(200)
         with contextlib.ExitStack() as patches:
-            for owner, name, value in ((strict_moto, "check_request", lambda *_: None), (cloud.Handler, "refuse", take),
+            for owner, name, value in ((strict_moto, "check_request", lambda *_: None), (strict_moto, "processor_fault", lambda *_: None), (cloud.Handler, "refuse", take),
                                        (service_models, "shape_faults", lambda *_: []), (states_language.Checker, "fault", lambda *_: None),
                                        (aws_command, "check_command", lambda *_: None)):
                 patches.enter_context(unittest.mock.patch.object(owner, name, value))
@@ -365,7 +369,8 @@ class Refuses(unittest.TestCase):
         for service, operation, parameters in (
                 ("sqs", "create_queue", {"QueueName": "right"}), ("s3", "create_bucket", {"Bucket": "bucket"}),
                 ("ec2", "describe_instances", {"Filters": [{"Name": "instance-state-name", "Values": ["running"]}]}),
-                ("s3", "put_object", {"Bucket": "bucket", "Key": "k", "Body": b"x"}), ("batch", "describe_jobs", {"jobs": ["j"]})):
+                ("s3", "put_object", {"Bucket": "bucket", "Key": "k", "Body": b"x"}),
+                ("ec2", "run_instances", {"ImageId": ARM_IMAGE, "InstanceType": "c8g.large", "MinCount": 1, "MaxCount": 1}), ("batch", "describe_jobs", {"jobs": ["j"]})):
             self.assertEqual(self.of_services(service, operation, parameters), "taken")
         self.assertEqual(self.of_hosts("PUT", HANDLE, {}, SIGNAL), "taken")
         self.assertEqual(self.of_hosts("PUT", _PUT, {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, ""), "taken")

@@ -4,7 +4,9 @@
 values; and the user data that they give to hosts."""
 import ast
 import base64
+import gzip
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
+import moto
 import yaml
 from templates import INFRA, Loader, Stack, all_templates, load, refusals, unproved_constraints
 
@@ -101,8 +104,8 @@ SYSTEM_FOLDERS = "bin boot dev etc home lib lib64 opt proc root run sbin sys tmp
 PARAMETERS = {
     "KeyName": ("", ["", "my-key", "a key of mine", "k" * 255], ["k" * 256, " key", "clé", "key\n"]),
     "WorkerCount": ("1", ["1", "31"], ["0", "-1", "many", ""]),
-    "InstanceType": ("g5.xlarge", ["g4dn.xlarge", "p4d.24xlarge", "c5.18xlarge", "t3.large"],
-                     ["p3.2xlarge", "x1.16large", "p2.xlarge", "g5g.xlarge", "", "G5.xlarge"]),
+    "InstanceType": ("g5.xlarge", ["g4dn.xlarge", "p4d.24xlarge", "c5.18xlarge", "t3.large", "c7g.16xlarge", "m8g.48xlarge"],
+                     ["p3.2xlarge", "x1.16large", "p2.xlarge", "g5g.xlarge", "c7g.48xlarge", "hpc7g.16xlarge", "", "G5.xlarge"]),
     "ImageType": ("Ubuntu", ["Ubuntu", "Ubuntu2204", "AmazonLinux", "AmazonLinux2023"],
                   ["AmazonLinux2", "ubuntu", "Ubuntu2004", "Windows", ""]),
     "AmiId": ("", ["", "ami-12345678", "ami-0123456789abcdef0"], ["ami-1234567", "ami-0123456789ABCDEF0", "latest", "ami-"]),
@@ -216,6 +219,26 @@ class Images(unittest.TestCase):
         self.assertEqual(self.image(ImageType="AmazonLinux2023", InstanceType="t3.large"),
                          prefix + "ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64}}")
 
+    def test_arm_processors_have_images_of_their_own(self):
+        prefix = "{{resolve:ssm:/aws/service/"
+        self.assertEqual(self.image(InstanceType="c8g.large"), prefix + "canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id}}")
+        self.assertEqual(self.image(InstanceType="m7g.large", ImageType="Ubuntu2204"),
+                         prefix + "canonical/ubuntu/server/22.04/stable/current/arm64/hvm/ebs-gp2/ami-id}}")
+        for name in ("AmazonLinux", "AmazonLinux2023"):
+            self.assertEqual(self.image(InstanceType="c7g.large", ImageType=name),
+                             prefix + "ami-amazon-linux-latest/al2023-ami-kernel-default-arm64}}")
+
+    def test_image_has_the_processor_of_the_type(self):
+        """Compares the image of each type with the answer of DescribeInstanceTypes in moto."""
+        with gzip.open(Path(moto.__file__).parent / "ec2/resources/instance_types.json.gz") as file:
+            types = json.load(file)
+        for name, kind in generator.instance_types():
+            if name in types:
+                processor, = types[name]["ProcessorInfo"]["SupportedArchitectures"]
+                self.assertEqual(kind == "arm", processor == "arm64", name)
+            for system in ("Ubuntu", "Ubuntu2204", "AmazonLinux", "AmazonLinux2023"):
+                self.assertEqual("arm64" in self.image(InstanceType=name, ImageType=system), kind == "arm", name)
+
     def test_image_of_the_user(self):
         self.assertEqual(self.image(AmiId="ami-12345678"), "ami-12345678")
 
@@ -230,9 +253,9 @@ class Images(unittest.TestCase):
         self.assertEqual(len(types), len(set(types)))
         sizes = {name.split(".")[1] for name in types}
         families = {name.split(".")[0] for name in types}
-        self.assertLessEqual({"p6-b200", "p6-b300", "g7", "g7e", "c7a", "m8i"}, families)
+        self.assertLessEqual({"p6-b200", "p6-b300", "g7", "g7e", "c7a", "m8i", "c7g", "c8g"}, families)
         for template in TEMPLATES.values():
-            taken = [name for name in (f"{f}.{s}" for f in families | {"p3", "g5g", "c8g", "x1"} for s in sizes | {"16large", "nano", ""})
+            taken = [name for name in (f"{f}.{s}" for f in families | {"p3", "g5g", "c6g", "hpc7g", "x1"} for s in sizes | {"16large", "nano", ""})
                      if not refusals(template, {**PACKAGE, "InstanceType": name})]
             self.assertEqual(sorted(taken), sorted(types))
             for family in families:

@@ -146,6 +146,9 @@ class Plan(unittest.TestCase):
                             ("p6-b200.48xlarge", 8)):
             self.assertEqual(float(known[name]["network_gbit"]), cards * float(known[name]["card_gbit"]), name)
         self.plan("2500:256", "--type", "p6-b300.48xlarge", "--nodes", "1,8", tells="6400 Gbit/s")
+        self.plan("300:256", "--type", "c8g.48xlarge", "--nodes", "1,8", tells="50 Gbit/s")
+        self.plan("300:256", "--type", "m7g.16xlarge", code=2, tells="[--price] expected the price of m7g.16xlarge")
+        self.plan("300:256", "--type", "m7g.16xlarge", "--price", 3, tells="m7g.16xlarge at 3 an hour, 1 device, 30 Gbit/s")
 
     def spot(self, text):
         """Returns {(instances, job): numbers of the row}."""

@@ -29,12 +29,12 @@ LARGEST = 51200  # bytes of a template that is sent with the request
 
 
 def instance_types():
-    """Returns pairs (instance type, "gpu" or "cpu")."""
+    """Returns pairs (instance type, "gpu", "cpu" or "arm")."""
     return [(f"{family}.{size}", kind) for kind, family, sizes in families() for size in sizes]
 
 
 def families():
-    """Returns triples ("gpu" or "cpu", family, its sizes)."""
+    """Returns triples ("gpu", "cpu" or "arm", family, its sizes)."""
     found = []
     for line in (SOURCE / "instance_types.txt").read_text().splitlines():
         if line and not line.startswith("#"):
