@@ -33,7 +33,7 @@ namespace tutti::trainer {
 
 namespace {
 
-constexpr double held_share = 0.2;               // of a class that is held out if there are no validation images
+constexpr double held_share = 0.2;          // of a class that is held out if there are no validation images
 constexpr std::int64_t least_to_split = 5;  // images of a class that is split
 constexpr std::int64_t least_to_train = 2;  // training images of a class, if there are validation images
 
