@@ -36,8 +36,11 @@ compiler=$(realpath "$(command -v "${command[0]}")")
 kept=$({ printf '%s\n' "$compiler $(stat -c '%s %Y' "$compiler")" "${key[@]}" | sort && cat "$output.ii"; } | sha256sum)
 kept=$COMPILED_ONCE/${kept%% *}.o
 rm "$output.ii"
+# A test that runs at the same time may be compiling the file: then this one waits for the object file.
+mkdir -p "$COMPILED_ONCE"
+exec 9>"$kept.lock"
+flock 9
 if cp "$kept" "$output" 2>/dev/null; then exit; fi
 compile
-mkdir -p "$COMPILED_ONCE"
 cp "$output" "$kept.$$"
 mv "$kept.$$" "$kept"
