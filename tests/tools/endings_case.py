@@ -106,7 +106,7 @@ class EndingsCase(LaunchCase):
     def check(self, code, line):
         """Checks how the job has ended: exit code, last event of the log, and the launcher's last line, which contains
         `line`."""
-        self.job.wait(120)
+        self.job.wait(600)
         out, err = self.said()
         self.jobs += re.findall(r"job ([0-9a-f]{16})", err)
         text = f"{out[-3000:]}\n{err[-6000:]}"
