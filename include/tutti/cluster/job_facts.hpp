@@ -62,9 +62,8 @@ void require_agreement(C& c, const JobFacts& mine) {
   }
   if (other == 0) return;
   if (longest > (std::size_t{64} << 20))
-    fail<CommunicationError>("facts of the job", "ranks of one job",
-                             {c.rank_name(static_cast<int>(other)), " sends other data"},
-                             "run the same build on all hosts");
+    fail<UsageError>("facts of the job", "ranks of one job",
+                     {c.rank_name(static_cast<int>(other)), " sends other data"}, "run the same build on all hosts");
   // First rank 0 sends its facts, then the rank that differs.
   std::string texts[2];
   for (int i = 0; i < 2; ++i) {

@@ -72,7 +72,12 @@ class Elastic final : public ElasticMember {
     if (!group_) return;
     if constexpr (shares_windows)
       if (of_process() != nullptr) group_->share(windows_.empty() ? nullptr : windows_.back());
-    group_->attach(layout, facts);
+    try {
+      group_->attach(layout, facts);
+    } catch (const CommunicationError&) {
+      flag_->raise("a failed comparison of the facts of the job");  // later messages would meet the rest of it
+      throw;
+    }
   }
   void synchronise(std::span<StateSpan> state) {
     if (!group_) return;

@@ -111,6 +111,7 @@ class JobRun {
   }
 
   void begin() {
+    trainer_.attach();
     if (here() && recipe_.progress)
       std::printf("tutti %s: backend %s (%s), %d threads, strategy %s, %d %s\n", version, backend_.name().c_str(),
                   backend_.description().c_str(), backend_.threads(), strategy_.name().c_str(), strategy_.size(),

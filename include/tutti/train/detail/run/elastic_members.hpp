@@ -35,6 +35,7 @@ class ElasticMembers final : public ChangingMembers {
     }
     make_sources();
     try {
+      run_.trainer.attach();
       if (start()) list_shares();
       return true;
     } catch (const CommunicationError&) {

@@ -95,13 +95,17 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   parts_->steps = std::make_unique<StepRunner>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state,
                                                rules, on_host ? nullptr : b_.step_finisher(parts_->state, rules));
   initialize();
+  ElasticMembership* const m = s_.members();
+  const bool changes_in_place = m != nullptr && !m->restarts_processes() && m->step_assignments() == nullptr;
   // Memory for handing over the state is allocated before the members change.
-  if (ElasticMembership* const m = s_.members();
-      m != nullptr && !m->restarts_processes() && m->step_assignments() == nullptr) {
-    const std::size_t bytes = CommittedState::bytes_of(arenas());
-    if (!s_.reads_device_memory()) committed_.lie_in(m->state_memory(bytes), bytes);
+  if (const std::size_t bytes = CommittedState::bytes_of(arenas()); changes_in_place && !s_.reads_device_memory())
+    committed_.lie_in(m->state_memory(bytes), bytes);
+  try {
+    attach();
+  } catch (const CommunicationError&) {
+    // A member was lost. The next operation of this group fails too, and its caller has the next members.
+    if (!changes_in_place) throw;
   }
-  s_.attach(executor_->parameters(), facts());
 }
 TUTTI_CORE_FUNCTION Trainer::~Trainer() = default;
 
@@ -173,6 +177,13 @@ TUTTI_CORE_FUNCTION void Trainer::set_momentum(double momentum) {
 
 TUTTI_CORE_FUNCTION Metrics Trainer::take_metrics() { return parts_->steps->take_metrics(); }
 
+TUTTI_CORE_FUNCTION void Trainer::attach() {
+  const std::uint64_t generation = s_.membership().generation;
+  if (attached_ == generation) return;
+  s_.attach(executor_->parameters(), facts());
+  attached_ = generation;
+}
+
 TUTTI_CORE_FUNCTION void Trainer::roll_back() { parts_->steps->roll_back(); }
 
 TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> extra) {
@@ -180,7 +191,8 @@ TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> extra) {
   placed_.bounds.clear();
   parts_->exchange.begin_generation();
   parts_->steps->begin_generation();
-  s_.attach(executor_->parameters(), facts());
+  attached_.reset();
+  attach();
   synchronise(extra);
   parts_->steps->take_over_step();
 }
