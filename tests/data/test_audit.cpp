@@ -200,3 +200,16 @@ TEST_CASE("audit files with impossible generations are refused, and the error na
   const std::vector<std::string> both{(folder / "one").string(), (folder / "one").string()};
   CHECK_THROWS_AS((void)check_audit(both, 0, 4), DataError);
 }
+
+TEST_CASE("the newest generation of an audit file is the largest number, wherever it is") {
+  const TempFolder folder;
+  const auto newest = [&](const std::string& text) {
+    write_text(folder / "audit", text);
+    return latest_audited_generation(folder / "audit");
+  };
+  CHECK(latest_audited_generation(folder / "no-such-file") == 0);
+  CHECK(newest("") == 0);
+  CHECK(newest("0 1 0: 0 1\nrollback 0 2\n") == 0);
+  CHECK(newest("generation 3 1 0 8\n1 9 0 3: 2\nrollback 1 9\ngeneration 2 1 1 8\n1 9 0 2: 2\ngenera") == 3);
+  CHECK(newest("generation x 1 0 8\ngeneration 99999999999999999999 1 0 8\n") == 0);
+}

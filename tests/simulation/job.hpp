@@ -73,6 +73,12 @@ class Job {
   void compute(Nanos more = 0) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(more + scheduler().noise().between(ms, 60 * ms)));
   }
+  // The same for a step of a worker that a fault may have made longer.
+  void compute_step(Worker& w) {
+    const Nanos more = std::exchange(w.busy, 0);
+    if (more > 0) w.works_until = scheduler().now() + more;
+    compute(more);
+  }
   // Takes the time in which a worker reads its data.
   void load() {
     Random& r = scheduler().noise();
@@ -192,9 +198,13 @@ class Job {
     const Nanos silent = scheduler().now() - std::max(p.ended_at, launcher_.checks().last_event());
     if (silent > timeout_ + second) scheduler().fail(p.name + " is silent and is not removed");
   }
-  // Something happens in a job within the longest wait: that of the launcher for a machine that does not answer.
+  // Something happens in a job within the longest wait, that of the launcher for a machine that does not answer, after
+  // the last long step of a worker.
   void check_progress() {
-    const Nanos since = scheduler().now() - launcher_.checks().last_event();
+    Nanos last = launcher_.checks().last_event();
+    for (const Worker& w : launcher_.workers())
+      if (w.process->runs()) last = std::max(last, w.works_until);
+    const Nanos since = scheduler().now() - last;
     if (!launcher_.checks().follows() || launcher_.failed() || since < timeout_ + 25 * second) return;
     scheduler().fail("nothing has happened for " + std::to_string(since / second) +
                      " s: " + scheduler().threads_text());

@@ -53,7 +53,7 @@ std::array<double, 3> step(Job& job, Worker& me, Elastic<MeshFactory>& strategy,
     if (const Nanos again = job.scheduler().now(); members.may_write()) job.check_write(me, again);
   }
   if (std::exchange(me.signalled, false)) members.ask_to_leave();
-  job.compute(std::exchange(me.busy, 0));
+  job.compute_step(me);
   using Change = ElasticMembership::Change;
   const Change change = members.change();
   const bool last = (state.step + 1) % steps_an_epoch == 0;

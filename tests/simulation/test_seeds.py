@@ -59,6 +59,10 @@ FOUND = [
     (13, "training"),
     # A worker was lost while the founders compared the facts of the job in Trainer's constructor: the others ended.
     (230, "training"),
+    # The process that made the folder of checkpoints could not sync it, and no later one did: the power cut took them all.
+    (2347, "training"),
+    # A full disk kept a generation out of the run's folder: the continued run used its number again in the audit.
+    (926, "training"),
 ]
 
 

@@ -203,7 +203,7 @@ FitResult train(Job& job, Worker& me, Trainer& trainer, int rank, int size) {
                          std::to_string(at.generation));
     check_weights(job, trainer, me.process->name);
     job.reached(at.step);
-    job.compute(std::exchange(me.busy, 0));
+    job.compute_step(me);
   };
   return fit(trainer, train, &test, coordinator, f);
 }

@@ -43,6 +43,7 @@ struct Worker {
   int beats = 0;                                     // heartbeats since its generation was issued
   std::uint64_t entered = 0;                         // the newest generation that it has begun
   Nanos busy = 0;                                    // its next step takes this much longer
+  Nanos works_until = 0;                             // the end of such a step
   Nanos asks = 0;                                    // in its next step it asks for its lease for this time
   std::set<std::size_t> owed{};                      // the kinds of messages that it must get now
   bool rejected = false, told_stop = false, said_done = false, told_change = false;

@@ -73,7 +73,7 @@ TEST_CASE("a trainer compares the facts once for each generation, and in each re
   CHECK(member.comparisons == 3);
 }
 
-TEST_CASE("a trainer whose members may change is constructed although one is lost, and compares the facts later") {
+TEST_CASE("a trainer is constructed although a member is lost, and compares the facts later") {
   CpuBackend backend;
   Member member;
   member.fails = Fails::lost;
@@ -87,7 +87,7 @@ TEST_CASE("a trainer whose members may change is constructed although one is los
   CHECK(member.comparisons == 4);
 }
 
-TEST_CASE("the constructor fails if facts differ, and if a rank is lost whose job would be started again") {
+TEST_CASE("the constructor fails if facts differ, and if a rank of a job without changes in place is lost") {
   CpuBackend backend;
   Member member;
   member.fails = Fails::facts;

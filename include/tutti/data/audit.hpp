@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -115,6 +117,20 @@ class AuditLog {
 // Returns a rank's file in the run's folder.
 [[nodiscard]] inline io::Path audit_file(const io::Path& folder, int rank) {
   return folder / ("audit-rank" + std::to_string(rank) + ".txt");
+}
+
+// Returns the newest generation that a file of rank 0 has the beginning of. Returns 0 if there is none, or no file.
+[[nodiscard]] inline std::int64_t latest_audited_generation(const io::Path& file) {
+  constexpr std::string_view begin = "generation ";
+  std::int64_t latest = 0;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(begin)) continue;
+    std::int64_t number = 0;
+    std::from_chars(line.data() + begin.size(), line.data() + line.size(), number);
+    latest = std::max(latest, number);
+  }
+  return latest;
 }
 
 // Rolls back the files of ranks that a run of `ranks` ranks no longer has: other ranks will repeat the later steps in

@@ -75,10 +75,8 @@ class Coordinator {
   // Passes a warning to the listeners. A rank that saves in addition to the coordinator writes it to standard error.
   TUTTI_CORE_FUNCTION void warn(const std::string& text);
 
-  // Returns the latest generation of members that has used the run's folder (Counters::generation).
-  [[nodiscard]] std::int64_t latest_generation() const {
-    return duties_.checkpoints != nullptr ? duties_.checkpoints->latest_generation() : 0;
-  }
+  // Returns the latest generation of members that has used the run's folder or its audit (Counters::generation).
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::int64_t latest_generation() const;
 
   // Returns true if the run saves checkpoints.
   [[nodiscard]] bool saves() const { return duties_.checkpoints != nullptr; }

@@ -128,9 +128,10 @@ class Trainer {
 
   // Compares the facts of all ranks, if that is not done yet for the strategy's present members. The constructor does
   // it: call this only if the members have changed before the first step. Throws UsageError on all ranks if facts
-  // differ, and CommunicationError if ranks are lost. If ranks whose members may change are lost during the
-  // constructor, it returns, and the next operation with other ranks throws CommunicationError.
+  // differ, and CommunicationError if ranks are lost. If the members may change and one is lost during the constructor,
+  // it returns, and the next operation with other ranks throws CommunicationError.
   void attach();
+
   // Undoes the changes of a broken step: weights, statistics and counters are those of the last step that is known to
   // be complete. Waits for running steps. Has no effect if no step is broken.
   void roll_back();
@@ -252,7 +253,7 @@ class Trainer {
   Counters counters_;
   std::int64_t behind_ = 0;
   bool synchronised_ = false;
-  std::optional<std::uint64_t> attached_;  // the generation whose members have compared their facts
+  std::optional<std::uint64_t> attached_;  // the generation of the last comparison of facts
   CommittedState committed_;
   std::shared_ptr<const Schema> training_images_, test_images_;
 };

@@ -223,11 +223,13 @@ class CheckpointStore {
     return std::nullopt;
   }
 
-  void make_folder() const {
-    if (path_exists(folder_)) return;
+  // Makes the folder, and makes sure that its name is on the disk: the process that made it may not have been able to.
+  void make_folder() {
+    if (named_on_disk_ && path_exists(folder_)) return;
     make_directories(folder_);
     fsync_directory(folder_of(folder_));
     fsync_directory(folder_of(folder_of(folder_)));
+    named_on_disk_ = true;
   }
 
   // Writes to `aside`, which is renamed to `target` later. Messages name `target`.
@@ -328,6 +330,7 @@ class CheckpointStore {
   Path folder_;
   int keep_;
   std::function<void()> require_lease_;
+  bool named_on_disk_ = false;  // this process has synced the folders that contain folder_
 };
 
 }  // namespace tutti::io

@@ -3,6 +3,7 @@
 
 // Definitions of coordinator.hpp.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -29,6 +30,15 @@ TUTTI_CORE_FUNCTION Coordinator::~Coordinator() {
 TUTTI_CORE_FUNCTION void Coordinator::require_lease() const {
   ElasticMembership* const members = trainer_.strategy().members();
   if (members != nullptr && !members->await_lease()) fail_without_lease();
+}
+
+TUTTI_CORE_FUNCTION std::int64_t Coordinator::latest_generation() const {
+  const std::int64_t latest = duties_.checkpoints != nullptr ? duties_.checkpoints->latest_generation() : 0;
+  ElasticMembership* const members = trainer_.strategy().members();
+  const bool assigned = members != nullptr && members->step_assignments() != nullptr;
+  if (duties_.audit.empty() || assigned || trainer_.counters().step == 0) return latest;
+  // A generation is not in the folder if the disk was full. The audit may be on another disk.
+  return std::max(latest, latest_audited_generation(audit_file(duties_.audit, 0)));
 }
 
 TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* closed) {
