@@ -120,7 +120,7 @@ class CheckpointStore {
   // or still write for later steps do not count. The mark of the best checkpoint is copied to the new generation if
   // that checkpoint counts.
   void begin_generation(std::int64_t generation, std::int64_t step) {
-    make_folder();
+    if (!path_exists(folder_)) make_folder();  // save() syncs it, so a disk that cannot sync now does not prevent this
     require_lease_();
     const auto marked = best();
     FileWriter(folder_ / GenerationBegin{generation, step}.text()).close();
