@@ -82,6 +82,16 @@ class BasicCudaBackend : public Core {
     if constexpr (requires { G::version(); }) facts.push_back({"cuBLASLt", G::version()});
     return facts;
   }
+  [[nodiscard]] std::string choices() override {
+    if constexpr (SharesChoices<C>) return convolutions_->choices();
+    return "";
+  }
+  bool take_choices(std::string_view choices) override {
+    bool changed = false;
+    if constexpr (SharesChoices<C>) changed = convolutions_->take_choices(choices);
+    if (changed) as_one_ = in_steps_ = 0;
+    return changed;
+  }
 
   // Fuses several ops of a training graph into one if that is faster (fused_ops.hpp); fused_layers() returns the layers
   // of these ops. The graph shows which kernels and libraries a run needs: threads start to prepare them here, while

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
@@ -42,13 +43,19 @@ class Convolutions {
     return plan_of(pass, p).workspace_bytes();
   }
 
-  // forward: a = x, b = w, out = y. backward_data: a = dy, b = w, out = dx. backward_weights: a = x, b = dy, out = dw.
-  // workspace: workspace_bytes(), aligned to 256 bytes; null if there are 0.
+  // Runs a problem for which workspace_bytes() was called. forward: a = x, b = w, out = y. backward_data: a = dy, b =
+  // w, out = dx. backward_weights: a = x, b = dy, out = dw. workspace: workspace_bytes(), aligned to 256 bytes; null if
+  // there are 0.
   void run(ConvPass pass, const ConvProblem& p, const void* a, const void* b, void* out, void* workspace,
            cudaStream_t stream) {
     using namespace cudnn;
-    plan_of(pass, p).run(planner_.handle().on(stream),
-                         std::array<Binding, 3>{{{conv_a, a}, {conv_b, b}, {conv_out, out}}}, workspace);
+    const auto found = made_.find({pass, p});
+    if (found == made_.end())
+      fail<DeviceError>({"cudnn convolution ", to_string(pass)}, {"a plan made in advance for ", to_string(p)}, "none",
+                        "after Trainer::synchronise(), call Executor::prepare_again(true) for the backend's other "
+                        "executors");
+    found->second.run(planner_.handle().on(stream), std::array<Binding, 3>{{{conv_a, a}, {conv_b, b}, {conv_out, out}}},
+                      workspace);
   }
 
   // The same functions for a convolution that is fused with the ops next to it (cudnn/fused_convolutions.hpp). Returns
@@ -86,6 +93,17 @@ class Convolutions {
   template <class One, class Other>
   [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
     return planner_.no_slower(what, one, other);
+  }
+
+  // The choices of plans (Planner). If take_choices() returns true, every problem must be prepared again, as before its
+  // first run: its plan may need more workspace.
+  [[nodiscard]] std::string choices() const { return planner_.choices(); }
+  [[nodiscard]] bool take_choices(std::string_view choices) {
+    if (!planner_.take(choices)) return false;
+    made_.clear();
+    fused_.forget();
+    kernels_.clear();
+    return true;
   }
 
   // Returns the library's version.

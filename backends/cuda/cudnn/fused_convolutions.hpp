@@ -73,6 +73,8 @@ class FusedConvolutions {
     return std::visit([](const auto& m) { return m.workspace_bytes(); }, *made);
   }
   [[nodiscard]] const std::string& why_not() const noexcept { return why_; }
+  // Asks again for each problem, because other plans may be chosen.
+  void forget() noexcept { made_.clear(); }
 
   // Runs a problem for which workspace_bytes() returned a value. workspace: that many bytes, aligned to 256.
   void run(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {

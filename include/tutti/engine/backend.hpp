@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -73,6 +74,13 @@ class Backend {
   // libraries with versions, the instruction set, sizes of caches and the algorithms in use. Two processes with equal
   // facts compute equal bits after fix_division(). The facts do not change while a process runs.
   [[nodiscard]] TUTTI_CORE_FUNCTION virtual std::vector<BitFact> bits_depend_on() const;
+  // Returns the kernels that this backend has chosen so far and that equal machines may choose differently, for example
+  // by measuring them, as a text for take_choices() of other ranks; "": there are none.
+  [[nodiscard]] virtual std::string choices() { return ""; }
+  // Takes the choices of another rank, as far as they fit this machine; the backend tells the user what does not fit.
+  // Later choices are such that equal machines choose the same. Returns whether a choice has changed: all kernels of
+  // this backend must then be prepared again (Executor::prepare_again).
+  virtual bool take_choices(std::string_view /*choices*/) { return false; }
   // The two conversions of sums of logical ranks (IntegerSums). All backends compute the same bits.
   TUTTI_CORE_FUNCTION virtual void to_integers(const ToIntegers& c);
   TUTTI_CORE_FUNCTION virtual void from_integers(const FromIntegers& c);

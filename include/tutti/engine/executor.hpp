@@ -71,6 +71,10 @@ class Executor {
   // would need more, or if the plan already existed.
   bool prepare_within_memory(std::int64_t rows, ImageSize size = {});
   [[nodiscard]] bool has_plan(std::int64_t rows, bool training, ImageSize size = {}) const;
+  // Call it after Backend::take_choices(). changed: what that returned; kernels of all plans are then prepared again.
+  // In any case captured runs are captured again, because all ranks must capture a run together. The backend must be
+  // idle.
+  void prepare_again(bool changed);
   // Returns the number of plans.
   [[nodiscard]] std::size_t plans() const noexcept;
   // Returns the ops of a training step of this size that run by the reference loops as a whole on one thread, because

@@ -220,6 +220,14 @@ TUTTI_CORE_FUNCTION bool Executor::prepare_within_memory(std::int64_t rows, Imag
   return true;
 }
 
+TUTTI_CORE_FUNCTION void Executor::prepare_again(bool changed) {
+  for (const auto& p : parts_->plans) {
+    if (changed) prepare_kernels(b_, *p);
+    p->id = next_run_id();
+  }
+  parts_->id = next_run_id();  // of runs without a plan, which are captured too
+}
+
 TUTTI_CORE_FUNCTION std::size_t Executor::plans() const noexcept { return parts_->plans.size(); }
 
 TUTTI_CORE_FUNCTION std::vector<std::string> Executor::fallbacks(std::int64_t rows) {

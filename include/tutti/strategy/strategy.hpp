@@ -99,8 +99,9 @@ concept OwnsWeights = requires(S& s, const S& cs, const Push& push, std::span<St
   { cs.progress() } -> std::same_as<std::int64_t>;
 };
 
-// How several processes train one model. The trainer calls attach and synchronise once in each generation. In every
-// step it calls reduce for each piece as soon as the piece is final, finish after the update, and sum for the metrics.
+// How several processes train one model. In each generation the trainer calls attach once, and then synchronise: once,
+// or twice if the strategy reads the memory of devices (Backend::choices). In every step it calls reduce for each piece
+// as soon as the piece is final, finish after the update, and sum for the metrics.
 // In a strategy of one rank, all of these functions may be empty.
 template <class S>
 concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, const JobFacts& facts,

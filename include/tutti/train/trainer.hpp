@@ -29,6 +29,9 @@
 namespace tutti {
 
 struct StepParts;  // detail/trainer/step_runner.hpp
+namespace detail {
+class SharedChoices;  // detail/trainer/shared_choices.hpp
+}
 
 // Trains a model on a backend with a strategy: forward, backward, reduction during the backward pass, update. Owns the
 // optimizer state, the weight EMA and the committed copy of the whole state.
@@ -194,7 +197,9 @@ class Trainer {
   [[nodiscard]] std::vector<StateSpan> committed_tensors(bool optimizer);
   // Prepares the committed copy, which the caller then fills by name. restore() uses it.
   void prepare_restore(const Counters& c);
-  // Gives the authority's committed state, and also `extra`, to all ranks.
+  // Gives the authority's committed state, and also `extra`, to all ranks. If the strategy reads the memory of devices,
+  // all ranks also take the kernels that the authority's backend has chosen so far (Backend::choices), for example in
+  // prepare(). Other executors on the same backend must then be prepared again (Executor::prepare_again).
   void synchronise(std::span<const StateSpan> extra = {});
 
   // Returns facts of build, options, precision and plan. If they differ between ranks, the ranks must not train
@@ -222,7 +227,8 @@ class Trainer {
   Pending step_by_rank(std::int64_t global_rows, double lr, std::uint32_t flags);
   Pending start(const StepParts& parts, std::int64_t global_rows, double lr, std::uint32_t flags);
 
-  void synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra);
+  void synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra,
+                             detail::SharedChoices& choices);
 
   [[nodiscard]] std::vector<StateArena> arenas();
   [[nodiscard]] std::vector<StateSpan> arena_spans();

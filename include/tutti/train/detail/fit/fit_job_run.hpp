@@ -14,7 +14,9 @@
 #include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/run_main.hpp>
+#include <tutti/data/batch_source.hpp>
 #include <tutti/data/loader.hpp>
+#include <tutti/data/sampler.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/io/append_file.hpp>
 #include <tutti/io/checkpoint/checkpoint.hpp>
@@ -120,7 +122,23 @@ class JobRun {
     make_sources();
     if (joins()) return;
     resume();
+    prepare_device();
     if (strategy_.size() > 1 || strategy_.owns_weights()) trainer_.synchronise();
+  }
+
+  // Ranks share the choices of kernels that devices have made before synchronise(). So the plans of the first steps and
+  // evaluations are made here.
+  void prepare_device() {
+    if (strategy_.size() == 1 || !strategy_.reads_device_memory() || recipe_.logical_ranks > 0) return;
+    const auto share_of = [this](const BatchSource& s) {
+      return part_of(std::min(recipe_.batch, s.size()), strategy_.rank(), strategy_.size()).count;
+    };
+    const std::int64_t rows = recipe_.batch_per_worker > 0 ? recipe_.batch_per_worker : share_of(*train_);
+    const std::int64_t most = recipe_.micro_batch > 0 ? recipe_.micro_batch : std::max<std::int64_t>(rows, 1);
+    const std::int64_t n = (rows + most - 1) / most;
+    for (std::int64_t i = 0; i < n; ++i) trainer_.executor().prepare(rows * (i + 1) / n - rows * i / n, true);
+    const std::int64_t tests = test_ ? share_of(*test_) : 0;
+    if (rows > 0 && tests > 0) trainer_.executor().prepare(tests, false);
   }
 
   void make_sources() {

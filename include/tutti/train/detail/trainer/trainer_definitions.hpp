@@ -25,6 +25,7 @@
 #include <tutti/train/detail/trainer/host_spans.hpp>
 #include <tutti/train/detail/trainer/logical_ranks.hpp>
 #include <tutti/train/detail/trainer/optimizer_state.hpp>
+#include <tutti/train/detail/trainer/shared_choices.hpp>
 #include <tutti/train/detail/trainer/step_runner.hpp>
 #include <tutti/train/detail/trainer/weight_average.hpp>
 #include <tutti/train/trainer.hpp>
@@ -258,8 +259,9 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> extra) 
     return;
   }
   settle();
+  detail::SharedChoices choices(b_, s_);
   if (const auto spare = s_.reads_device_memory() ? parts_->steps->spare() : std::span<std::byte>(); !spare.empty())
-    return synchronise_on_device(spare, extra);
+    return synchronise_on_device(spare, extra, choices);
   ElasticMembership* const members = s_.members();
   if (members != nullptr && members->lacks_state())
     committed_.expect(arenas(), counters_);
@@ -269,16 +271,21 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> extra) 
   auto more = committed_.tensors(arenas(), true);
   spans.insert(spans.end(), more.begin(), more.end());
   spans.push_back(committed_.counters_span());
+  choices.add_length(spans);
   spans.insert(spans.end(), extra.begin(), extra.end());
   s_.synchronise(span_of(spans));
-  if (members == nullptr || members->took_state())
+  const bool took = members == nullptr || members->took_state();
+  choices.receive();
+  if (took)
     restore();
   else
     parts_->steps->forget();
+  choices.take(*executor_);
 }
 
 // Copies from device to device, into a second copy that is used once it is complete.
-TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra) {
+TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra,
+                                                        detail::SharedChoices& choices) {
   const std::vector<StateSpan> arenas = arena_spans();
   std::vector<StateSpan> state = arenas;
   std::size_t at = 0;
@@ -289,13 +296,16 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> sec
   }
   Counters theirs = counters_;
   state.push_back(counters_span(theirs));
+  choices.add_length(state);
   state.insert(state.end(), extra.begin(), extra.end());
   s_.synchronise(span_of(state));
+  choices.receive();
   for (std::size_t i = 0; i < arenas.size(); ++i)
     b_.memory().copy(arenas[i].bytes.data(), state[i].bytes.data(), state[i].bytes.size());
   counters_ = theirs;
   executor_->parameters_changed();
   parts_->steps->forget();
+  choices.take(*executor_);
 }
 
 TUTTI_CORE_FUNCTION ModelState Trainer::model_state() const {
