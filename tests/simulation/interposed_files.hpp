@@ -87,9 +87,12 @@ inline Nanos look(pollfd* list, std::size_t count, int& ready) {
   }
   return next;
 }
-// Another process or thread may run before each use of a file.
+// Another process or thread may run before each use of a file. The file server of a process may be slow.
 inline void before_file() {
-  if (Scheduler* s = Scheduler::current()) s->point();
+  Scheduler* const s = Scheduler::current();
+  if (s == nullptr) return;
+  s->point();
+  if (const Nanos most = s->process().slow_files; most > 0) s->sleep(s->noise().between(0, most));
 }
 // Gets what a simulated process writes to its standard error, if it is set.
 inline std::function<void(std::string_view text)> on_message;
@@ -230,10 +233,8 @@ int close(int descriptor) {
       tutti::simulation::Network::current()->close(descriptor);
     return 0;
   }
-  if (auto* s = tutti::simulation::Scheduler::current()) {
-    s->point();
-    s->process().descriptors.erase(descriptor);
-  }
+  tutti::simulation::before_file();  // it may release a lock
+  if (auto* s = tutti::simulation::Scheduler::current()) s->process().descriptors.erase(descriptor);
   return TUTTI_SYSTEM(close)(descriptor);
 }
 int fcntl(int descriptor, int command, ...) {
