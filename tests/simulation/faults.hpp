@@ -130,6 +130,11 @@ class Faults {
     for (const Worker& w : launcher_.workers())
       if (w.process->runs() && w.role == control::Role::server) pause(*w.process, time, 0);
     Process &one = *trains[0]->process, &other = *trains[1]->process;
+    // The arbiter announces the end of the generation again when the last worker that remains has left it.
+    if (r.one_in(3)) {
+      pause(one, time + 50 * ms, 0);
+      return kill(*trains[1], false, name);
+    }
     // They notice it if they have not got the first messages of each other.
     later(r.between(ms, 6 * ms), [this, &one, &other] { meeting_.reset(one, other, true); });
   }
