@@ -148,10 +148,11 @@ inline int sync_file(int descriptor) {
   Scheduler* const s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(fsync)(descriptor);
   if (path.empty()) return 0;  // its file keeps all bytes
-  const bool broken = s->now() < Disk::current()->broken_until;
+  Disk& disk = *Disk::current();
+  const bool broken = s->now() < disk.broken_until && disk.random().one_in(disk.fails_once_in);
   const bool ok = !is_full(path, 2) && !broken;
   if (broken) errno = EIO;
-  Disk::current()->synced(path, ok);
+  disk.synced(path, ok);
   return ok ? 0 : -1;
 }
 inline int opened(int descriptor) {
