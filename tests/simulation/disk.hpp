@@ -31,7 +31,8 @@ class Disk {
  public:
   // Faults, each until a time of the simulation.
   Nanos full_until = 0;    // writes are short, and then there is no space
-  Nanos broken_until = 0;  // fsync() fails, and what it should have written never reaches the disk
+  Nanos broken_until = 0;  // fsync() may fail, and what it should have written then never reaches the disk
+  std::uint64_t fails_once_in = 1;
   Nanos slow_until = 0;
   Nanos slowest = 0;  // the longest time of a call while the disk is slow
 

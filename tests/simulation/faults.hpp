@@ -53,6 +53,16 @@ class Faults {
   }
   // Notes that a process may be lost from now on.
   void excuse(const Process& p) { excuse(&p, 0); }
+  // Stops or suspends all processes.
+  void pause_all(const std::string& name, Random& r, Nanos time) {
+    const bool suspended = r.one_in(2);
+    Scheduler& s = simulation_.scheduler;
+    s.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + " for " + std::to_string(time / ms) +
+           " ms");
+    quiet_at_ = std::max(quiet_at_, s.now() + time);
+    for (Process& p : s.processes())
+      if (p.number != 0) pause(p, time + r.between(0, 100 * ms), suspended ? time : 0);
+  }
   // Returns when the last fault ends.
   [[nodiscard]] Nanos quiet_at() const noexcept { return quiet_at_; }
   // Returns whether a fault explains that the process is lost now.
@@ -130,6 +140,11 @@ class Faults {
     for (const Worker& w : launcher_.workers())
       if (w.process->runs() && w.role == control::Role::server) pause(*w.process, time, 0);
     Process &one = *trains[0]->process, &other = *trains[1]->process;
+    // The arbiter announces the end of the generation again when the last worker that remains has left it.
+    if (r.one_in(3)) {
+      pause(one, time + 50 * ms, 0);
+      return kill(*trains[1], false, name);
+    }
     // They notice it if they have not got the first messages of each other.
     later(r.between(ms, 6 * ms), [this, &one, &other] { meeting_.reset(one, other, true); });
   }
@@ -157,16 +172,6 @@ class Faults {
     Worker* const other = pick(r);
     return other == &w || (other != nullptr && other->role != control::Role::worker) ? nullptr : other;
   }
-  void pause_all(const std::string& name, Random& r, Nanos time) {
-    const bool suspended = r.one_in(2);
-    Scheduler& s = simulation_.scheduler;
-    s.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + " for " + std::to_string(time / ms) +
-           " ms");
-    quiet_at_ = std::max(quiet_at_, s.now() + time);
-    for (Process& p : s.processes())
-      if (p.number != 0) pause(p, time + r.between(0, 100 * ms), suspended ? time : 0);
-  }
-
   void pause_twice(const std::string& name, Random& r) {
     const Nanos first = r.between(timeout_, 2 * timeout_);
     pause_all(name, r, first);

@@ -79,6 +79,10 @@ class FileProcesses {
       return code;
     });
     made_.push_back(p);
+    // In half of the schedules some processes have a slow file server.
+    if (Random slow(simulation_.options.seed, 20); slow.one_in(2))
+      if (Random mine(simulation_.options.seed, 2000 + static_cast<std::uint64_t>(p->number)); mine.one_in(2))
+        p->slow_files = 20 * ms;
     p->clocks.set_rate(1 + 1e-6 * static_cast<double>(s_.noise().between(-3000, 3000)));
     // What /proc says of it: its start is its number.
     const std::filesystem::path folder = "proc/" + std::to_string(1000 + p->number);

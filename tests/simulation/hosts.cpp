@@ -91,9 +91,11 @@ class Files : private FileProcesses {
       edits.push_back(&start("editor" + std::to_string(i), [this, by_hand, early, spread, i](Process&) {
         if (!by_hand) return edit_file();
         sleep(0, early ? spread : s_.noise().one_in(2) ? 2 * ms : second);
-        // A script may look for the job until it runs.
+        // A script may look for the job until it runs, or for a shorter time.
         const auto log = file_.parent_path() / "host_worker_log";
-        for (int tries = early ? 20 : 0; tries > 0 && !launch::MembershipLog::in_use(log); --tries) sleep(0, spread);
+        const bool patient = Random(simulation_.options.seed, 30 + i).one_in(2);
+        for (int tries = !early ? 0 : patient ? 300 : 20; tries > 0 && !launch::MembershipLog::in_use(log); --tries)
+          sleep(0, patient ? std::max(spread, ms) : spread);
         add_by_hand("h" + std::to_string(20 + i));
       }));
     if (!by_hand) made_.resize(1);  // a user is not disturbed

@@ -87,9 +87,12 @@ inline Nanos look(pollfd* list, std::size_t count, int& ready) {
   }
   return next;
 }
-// Another process or thread may run before each use of a file.
+// Another process or thread may run before each use of a file. The file server of a process may be slow.
 inline void before_file() {
-  if (Scheduler* s = Scheduler::current()) s->point();
+  Scheduler* const s = Scheduler::current();
+  if (s == nullptr) return;
+  s->point();
+  if (const Nanos most = s->process().slow_files; most > 0) s->sleep(s->noise().between(0, most));
 }
 // Gets what a simulated process writes to its standard error, if it is set.
 inline std::function<void(std::string_view text)> on_message;
@@ -145,10 +148,11 @@ inline int sync_file(int descriptor) {
   Scheduler* const s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(fsync)(descriptor);
   if (path.empty()) return 0;  // its file keeps all bytes
-  const bool broken = s->now() < Disk::current()->broken_until;
+  Disk& disk = *Disk::current();
+  const bool broken = s->now() < disk.broken_until && disk.random().one_in(disk.fails_once_in);
   const bool ok = !is_full(path, 2) && !broken;
   if (broken) errno = EIO;
-  Disk::current()->synced(path, ok);
+  disk.synced(path, ok);
   return ok ? 0 : -1;
 }
 inline int opened(int descriptor) {
@@ -230,10 +234,8 @@ int close(int descriptor) {
       tutti::simulation::Network::current()->close(descriptor);
     return 0;
   }
-  if (auto* s = tutti::simulation::Scheduler::current()) {
-    s->point();
-    s->process().descriptors.erase(descriptor);
-  }
+  tutti::simulation::before_file();  // it may release a lock
+  if (auto* s = tutti::simulation::Scheduler::current()) s->process().descriptors.erase(descriptor);
   return TUTTI_SYSTEM(close)(descriptor);
 }
 int fcntl(int descriptor, int command, ...) {

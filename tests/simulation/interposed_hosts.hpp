@@ -113,7 +113,9 @@ int flock(int descriptor, int operation) noexcept {
   while (TUTTI_SYSTEM(flock)(descriptor, operation | LOCK_NB) != 0) s->sleep(tutti::simulation::ms);
   return 0;
 }
+// The watch begins here, because a launcher adds its folder next.
 int inotify_init1(int flags) noexcept {
+  tutti::simulation::before_file();
   auto* files = tutti::simulation::WatchedFiles::current();
   return files == nullptr ? TUTTI_SYSTEM(inotify_init1)(flags) : files->watch();
 }

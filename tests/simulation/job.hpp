@@ -56,6 +56,7 @@ class Job {
   [[nodiscard]] Scheduler& scheduler() noexcept { return simulation_.scheduler; }
   [[nodiscard]] Meeting& meeting() noexcept { return meeting_; }
   [[nodiscard]] Launcher& launcher() noexcept { return launcher_; }
+  [[nodiscard]] Nanos timeout() const noexcept { return timeout_; }
 
   // ---- for the program of a worker ----
   // Returns the channel of this worker, which it takes once.
@@ -116,6 +117,8 @@ class Job {
   [[nodiscard]] bool power_was_cut() const noexcept { return power_cut_; }
   // Notes that a worker is lost now because of a fault of the scenario.
   void excuse(const Process& p) { faults_.excuse(p); }
+  // Stops all processes for longer than the lease of a worker.
+  void pause_all(const std::string& name, Random& r) { faults_.pause_all(name, r, r.between(timeout_, 2 * timeout_)); }
   // Runs the job to its end, with its faults, and checks it. Returns whether the work of the job was done.
   bool run() {
     Scheduler& s = scheduler();

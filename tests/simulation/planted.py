@@ -102,16 +102,32 @@ class Program:
         self.path = self.folder / scenario
         self.overlay = self.folder / "include"
         self.libraries = []
-        if scenario == "hosts":  # the linker takes a changed file in place of the library's
+        if scenario == "hosts":
             self.libraries = [*(build / "tools" / f"libtutti_tools_{name}.a" for name in ("launch", "command_line")),
                               build / "libtutti_compiled_core.a"]
 
     def sources(self):
         verdict = Path("tools/launch/job/job_verdict.cpp")
-        sources = [ROOT / "tests" / "simulation" / f"{self.scenario}.cpp", *sorted(self.overlay.glob("tools/**/*.cpp"))]
-        if self.scenario != "hosts" and not (self.overlay / verdict).exists():
-            sources.append(ROOT / verdict)
-        return sources
+        changed = sorted(self.overlay.glob("tools/**/*.cpp"))
+        if self.libraries:
+            changed = self.groups(changed)
+        elif not (self.overlay / verdict).exists():
+            changed.append(ROOT / verdict)
+        return [ROOT / "tests" / "simulation" / f"{self.scenario}.cpp", *changed]
+
+    def groups(self, changed):
+        """Writes the groups of sources in which the build compiles the library of the launcher, if a changed one is in
+        them. The linker then takes none of their objects from the library."""
+        names, groups = {f'"{source.relative_to(self.overlay)}"' for source in changed}, []
+        for group in sorted((self.build / "tools/CMakeFiles/tutti_tools_launch.dir/Unity").glob("*.cxx")):
+            text = group.read_text().replace(f"{ROOT}/", "")
+            if has := {name for name in names if name in text}:
+                groups.append(self.overlay / "groups" / f"{group.stem}.cpp")
+                write(groups[-1], text)
+                names -= has
+        if names:
+            sys.exit(f"planted.py: {self.build} has no library of the launcher with {min(names)}")
+        return groups
 
     def compile(self):
         """Compiles what has changed. Returns the names of the faults without a place in the sources."""
@@ -130,7 +146,8 @@ class Program:
             used |= set(self.dependencies(depends))
         subprocess.run([*self.compiler(), *objects, *self.libraries, "-o", self.path], check=True)
         # Without the faults, so that a new fault changes the key of no other one.
-        originals = {str(self.original(p)) for p in used if p.name != "planted_switch.hpp"}
+        originals = {str(self.original(p)) for p in used
+                     if p.name != "planted_switch.hpp" and p.parent.name != "groups"}
         write(self.folder / "sources.json", json.dumps(sorted(originals)))
         return missing
 

@@ -32,6 +32,7 @@ struct Process {
   Nanos ended_at = never;
   std::string error{};     // the last line that it wrote to its standard error
   Nanos paused_until = 0;  // no thread of it runs before
+  Nanos slow_files = 0;    // the longest time that a use of a file takes
   Clocks clocks{};
   std::set<int> descriptors{};                                        // the open ones, simulated and of files
   int threads = 0;                                                    // that have not ended

@@ -102,6 +102,18 @@ class Planted(unittest.TestCase):
         self.assertIn("  tiny: wrong: its text is not in the file\n", output)
         self.assertIn("| tiny | 4 | 2 | 2 | 1 | 1 |\n", output)
 
+    def test_groups(self):
+        """The groups of the launcher's library that have a changed source are compiled, with the changed source."""
+        unity = "build/tools/CMakeFiles/tutti_tools_launch.dir/Unity/unity_"
+        for i, name in enumerate(("a", "b")):
+            self.write(f"{unity}{i}_cxx.cxx", f'#include "{self.folder}/tools/launch/{name}.cpp"\n')
+        with mock.patch.object(planted, "ROOT", self.folder):
+            program = planted.Program("hosts", self.folder / "build")
+            group, = program.groups([program.overlay / "tools/launch/b.cpp"])
+            self.assertEqual(group.read_text(), '#include "tools/launch/b.cpp"\n')
+            with self.assertRaisesRegex(SystemExit, 'has no library of the launcher with "tools/launch/c.cpp"'):
+                program.groups([program.overlay / "tools/launch/c.cpp"])
+
     def write(self, path, text):
         (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / path).write_text(text)

@@ -91,7 +91,8 @@ void disturb(Job& job, Disk& disk) {
       disk.full_until = s.now() + time;
     } else if (kind == 1) {
       training.was_broken = true;
-      s.note(name + "the disk does not sync" + span);
+      disk.fails_once_in = plan.one_in(2) ? 1 : 3;
+      s.note(name + "the disk " + (disk.fails_once_in == 1 ? "does not sync" : "often does not sync") + span);
       disk.broken_until = s.now() + time;
     } else {
       s.note(name + "the disk is slow" + span);
@@ -122,14 +123,53 @@ void disturb_changes(Job& job) {
       s.note(name + w.process->name + " is asked to leave");
       job.launcher().request([&w](Launcher& l) { l.ask_to_leave(w); });
     }
-    await_announcement(job, then);
-    s.sleep(after);
+    // The last step of an epoch has the most common work: the epoch is evaluated after the step was reported.
+    if (Random at_end(job.simulation().options.seed, 300 + i); at_end.one_in(2)) {
+      do await_announcement(job, 1);
+      while (training.reported % steps_an_epoch != 0 && !job.launcher().is_over());
+      s.sleep(at_end.between(0, 4 * ms));
+    } else {
+      await_announcement(job, then);
+      s.sleep(after);
+    }
     Worker& w = job.launcher().workers()[victim % job.launcher().workers().size()];
     if (job.launcher().is_over() || !w.process->runs()) continue;
     s.note(name + "SIGKILL of " + w.process->name);
     job.excuse(*w.process);
     s.kill(*w.process, SIGKILL);
   }
+}
+// Stops all processes while the job reports something. The numbers of these faults begin with 130.
+void disturb_writer(Job& job) {
+  Random plan(job.simulation().options.seed, 13);
+  for (std::size_t i = 0, n = 1 + plan.below(3); i < n; ++i) {
+    await_announcement(job, static_cast<std::int64_t>(1 + plan.below(8)));
+    job.scheduler().sleep(plan.between(0, plan.one_in(2) ? 100'000 : 3 * ms));
+    if (job.launcher().is_over()) return;
+    if (!job.simulation().options.without.contains(130 + i))
+      job.pause_all("fault " + std::to_string(130 + i) + ": ", plan);
+  }
+}
+// Asks a worker to leave, and stops it when it has left its generation. Its release arrives while it is stopped, and
+// its lease ends. The number of this fault is 140.
+void disturb_leaver(Job& job) {
+  Scheduler& s = job.scheduler();
+  Random plan(job.simulation().options.seed, 15);
+  await_announcement(job, static_cast<std::int64_t>(1 + plan.below(8)));
+  if (job.launcher().is_over() || job.simulation().options.without.contains(140)) return;
+  Worker& leaver = job.launcher().workers()[plan.below(job.launcher().workers().size())];
+  s.note("fault 140: " + leaver.process->name + " is asked to leave");
+  job.launcher().request([&leaver](Launcher& l) { l.ask_to_leave(leaver); });
+  MembershipChecks& checks = job.launcher().checks();
+  checks.at_event = [&job, &s, &leaver, before = checks.at_event](MembershipChecks::Event e, const Worker* w) {
+    before(e, w);
+    if (e != MembershipChecks::Event::report || w != &leaver || !leaver.asked_to_leave) return;
+    // Shorter than the time-out, so the arbiter does not remove it.
+    const Nanos time = job.timeout() / 100 * 76;
+    s.note("fault 140: " + leaver.process->name + " is stopped for " + std::to_string(time / ms) + " ms");
+    job.launcher().checks().disturb(s.now() + time);
+    leaver.process->paused_until = std::max(leaver.process->paused_until, s.now() + time);
+  };
 }
 // Chooses the faults of the members that belong to this scenario, and what the others promise.
 void plan_changes(Job& job) {
@@ -146,8 +186,15 @@ void plan_changes(Job& job) {
   if (!alone && plan.one_in(3))
     job.scheduler().start_thread(job.scheduler().process(), [&job] { disturb_changes(job); });
   else if (all(Kind::pause_all, Kind::pause_twice, Kind::slow, Kind::jump, Kind::join, Kind::leave, Kind::signal,
-               Kind::join_and_leave))
+               Kind::join_and_leave)) {
     job.launcher().checks().expect_whole_groups();
+    // With a short time-out, the arbiter may remove a worker that is stopped right before a heartbeat.
+    const bool stops_one =
+        job.timeout() > second && all(Kind::jump, Kind::join, Kind::leave, Kind::signal, Kind::join_and_leave);
+    if (plan.one_in(3)) return;
+    const auto fault = stops_one && plan.one_in(2) ? disturb_leaver : disturb_writer;
+    job.scheduler().start_thread(job.scheduler().process(), [&job, fault] { fault(job); });
+  }
 }
 
 // The strategy of one generation. It tells the job when this process begins with its group.

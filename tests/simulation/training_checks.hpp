@@ -34,6 +34,7 @@ struct Training {
   bool was_full = false, was_broken = false;   // the disk was full, or did not sync
   bool complained = false;                     // a process could not write its log
   std::int64_t announced = 0;                  // announcements so far
+  std::int64_t reported = 0;                   // the newest step that was reported
 };
 inline Training training;
 
@@ -105,6 +106,7 @@ class Announcements : public FitListener {
     const auto& all = quiet.at(training.logical_ranks).reports.steps;
     const auto right = all.find(r.step);
     if (right == all.end()) job_.scheduler().fail("step " + std::to_string(r.step) + " is reported");
+    training.reported = r.step;
     announce();
     if (training.logical_ranks == 0) return;
     if (differs(r.train_loss, right->second.train_loss) || differs(r.train_top1, right->second.train_top1))
