@@ -93,7 +93,7 @@ class LoopConvolutions {
     const auto [at, first] = made_.try_emplace(problem, false);
     if (!first) return at->second;
     if (const auto* choice = choices_.find(problem)) return at->second = choice->text == "second";
-    const bool measures = !choices_.shared();
+    const bool measures = !choices_.must_guess(problem);
     at->second = measures && second_is_faster();
     measured += measures ? 1 : 0;
     ++chosen;

@@ -48,7 +48,7 @@ class NcclJob {
   struct Member {
     std::atomic<bool> loaded{false}, whole{false};  // loaded: has read its data; whole: has finished
     std::atomic<std::int64_t> steps{0}, captured{0};
-    std::atomic<std::size_t> measured{0}, second_runs{0};  // of LoopConvolutions
+    std::atomic<std::size_t> measured{0}, first_runs{0}, second_runs{0};  // of LoopConvolutions
     bool left = false;
     std::size_t weights_count = 0;
     std::array<float, most_weights> weights{};
@@ -192,6 +192,7 @@ class NcclJob {
     end.steps = result.counters.step;
     end.captured = static_cast<std::int64_t>(emulator::Device::instance().graph_launches);
     end.measured = LoopConvolutions::measured;
+    end.first_runs = LoopConvolutions::first_runs;
     end.second_runs = LoopConvolutions::second_runs;
     end.weights_count = std::min(trainer.executor().parameters().count, most_weights);
     backend.copy_out(end.weights.data(), trainer.executor().parameter_data(), end.weights_count * sizeof(float));

@@ -69,11 +69,15 @@ TEST_CASE("if a measured choice has no form as text, all ranks choose again") {
   CHECK(second.take(device, text).changed == 1);
   CHECK(first.find("a") == nullptr);
   CHECK(second.find("a") == nullptr);
+  CHECK(first.must_guess("a"));
+  CHECK(second.must_guess("a"));
+  CHECK_FALSE(second.must_guess("b"));
   CHECK(second.find("c")->text == "second c");  // a guess, as on the first rank
   // The second rank has measured what the first rank has guessed.
   second.record("c", {true, "second c"});
   CHECK(second.take(device, text).changed == 1);
   CHECK(second.find("c") == nullptr);
+  CHECK(second.must_guess("c"));
 }
 
 TEST_CASE("a damaged text is an error and changes no choice") {

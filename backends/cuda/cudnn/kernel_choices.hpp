@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -37,8 +38,10 @@ class KernelChoices {
     return at == made_.end() ? nullptr : &at->second;
   }
   void forget(const std::string& problem) { made_.erase(problem); }
-  // Returns whether take() was called. From then on no rank may measure: what is chosen later is the libraries' own
-  // guess, which is the same on equal devices.
+  // Returns whether all ranks must take the libraries' own guess for a problem, which is the same on equal devices:
+  // what was measured has no form as text.
+  [[nodiscard]] bool must_guess(const std::string& problem) const { return guessed_.contains(problem); }
+  // Returns whether take() was called.
   [[nodiscard]] bool shared() const noexcept { return shared_; }
 
   [[nodiscard]] bool empty() const noexcept { return made_.empty(); }
@@ -87,6 +90,7 @@ class KernelChoices {
       } else if (found != theirs.end() && found->second.text == at->second.text) {
         theirs.erase(found);
       }
+      if (guess) guessed_.insert(at->first);
       taken.changed += guess ? 1 : 0;
       at = guess ? made_.erase(at) : std::next(at);
     }
@@ -127,6 +131,7 @@ class KernelChoices {
   }
 
   std::map<std::string, Choice> made_;
+  std::set<std::string> guessed_;
   bool shared_ = false, told_ = false;
 };
 

@@ -40,8 +40,7 @@ struct ConvolutionOptions {
 
 // Chooses plans for one device: a stored plan, otherwise the fastest in a measurement (with autotune, within its limit)
 // or the first of cuDNN's heuristics (Tuning). Stores the choice. After take(), a plan is the one of the rank that all
-// ranks follow, or this rank's earlier choice, or the first of the heuristics: the same on all ranks with equal
-// devices. Calls must come from one thread at a time, not while a CUDA graph is captured.
+// ranks follow, if that rank has one. Calls must come from one thread at a time, not while a CUDA graph is captured.
 class Planner {
  public:
   Planner(const Device& device, ConvolutionOptions options)
@@ -86,7 +85,8 @@ class Planner {
       if (auto plan = restore_taken(target, *choice, timed, graph.name())) return plan;
       choices_.forget(problem);
     }
-    if (choices_.shared()) return make(target, graph, type, why, optional, false, {timed, guessed, refused, problem});
+    if (choices_.must_guess(problem))
+      return make(target, graph, type, why, optional, false, {timed, guessed, refused, problem});
     if (optional && !(options_.measured && store_.has_file(timed)))
       if (auto text = store_.load(refused)) {
         why = *std::move(text);
@@ -113,7 +113,7 @@ class Planner {
       if (choice->measured && store_.load(timed) != choice->text) store_.save(timed, choice->text);
       return choice->text == "yes";
     }
-    if (choices_.shared()) return true;
+    if (choices_.must_guess(problem)) return true;
     const auto record = [&](bool measured, bool yes) {
       choices_.record(problem, {measured, yes ? "yes" : "no"});
       return yes;

@@ -78,8 +78,8 @@ class Backend {
   // by measuring them, as a text for take_choices() of other ranks; "": there are none.
   [[nodiscard]] virtual std::string choices() { return ""; }
   // Takes the choices of another rank, as far as they fit this machine; the backend tells the user what does not fit.
-  // Later choices are such that equal machines choose the same. Returns whether a choice has changed: all kernels of
-  // this backend must then be prepared again (Executor::prepare_again).
+  // Later choices are its own. Returns whether a choice has changed: all kernels of this backend must then be prepared
+  // again (Executor::prepare_again).
   virtual bool take_choices(std::string_view /*choices*/) { return false; }
   // The two conversions of sums of logical ranks (IntegerSums). All backends compute the same bits.
   TUTTI_CORE_FUNCTION virtual void to_integers(const ToIntegers& c);
