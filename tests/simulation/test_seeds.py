@@ -49,8 +49,12 @@ FOUND = [
     (22, "hosts"),
     # --launch-worker took a job that had not written its hosts file yet for one that runs, and failed to open the file.
     (25, "hosts"),
+    # A host that was added right before the watch of the hosts file began was lost.
+    (828, "hosts"),
+    # The file of a launcher was not made, because another process had removed the empty folder of its job.
+    (354, "hosts"),
     # A worker that was asked to leave ended with an error, because its release arrived after its lease had ended.
-    (75, "training"),
+    (518, "training"),
     # A rank that could not write the audit of a step in time repeated the step after the change of members.
     (603, "training"),
     # A process that joined before the job had begun exchanged other data than the founders, and all trained with it.
