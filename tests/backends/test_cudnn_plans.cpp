@@ -3,44 +3,36 @@
 // Tests cuDNN's plans for tutti's nets on GPUs of which only a description exists (tests/backends/devices), and which
 // fusions cuDNN refuses for which GPU. describe_device prints such descriptions; these were written by hand, from
 // cudaDeviceProp and published data sheets. A stand-in replaces the driver, so the tests use no GPU.
-#include <tutti/backends/cuda/api/nvrtc.hpp>
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
 
 #include <doctest/doctest.h>
 
-#include <dlfcn.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/file.hpp>
 
 #include "cudnn_shapes.hpp"
+#include "described_gpus.hpp"
 
 using namespace tutti;
 using namespace tutti::cuda;
 using cudnn::OpGraph;
 using cudnn::Target;
-
-// Without a device, every cuDNN engine leaks a few bytes of cuBLASLt.
-extern "C" const char* __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): the sanitizer's own name
-extern "C" const char* __lsan_default_suppressions() { return "leak:libcublasLt.so\n"; }  // NOLINT
+using testing::no_stand_in;
 
 namespace {
 
 constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
-constexpr std::size_t workspace_limit = std::size_t{1} << 30;
 constexpr std::size_t table_version = 919;  // the expected fusions are those of this version of cuDNN
 
 // The GPUs, in the order of every table in this file.
@@ -48,37 +40,12 @@ constexpr std::array<const char*, 4> gpus{"h200", "a100", "b200", "rtx5090"};
 constexpr std::size_t h200 = 0, a100 = 1, b200 = 2, rtx5090 = 3;
 // The tables omit these two: GPUs before compute capability 8.0 have no bf16, and cuDNN has no fusions for them.
 constexpr std::size_t t4 = gpus.size(), v100 = t4 + 1;
-constexpr std::size_t described = gpus.size() + 2;
 const char* name_of_gpu(std::size_t gpu) { return gpu == t4 ? "t4" : gpu == v100 ? "v100" : gpus[gpu]; }
 
-std::string description_of(std::size_t gpu) {
-  const std::filesystem::path folder = std::filesystem::path(TUTTI_SOURCE_DIR) / "tests/backends/devices";
-  return io::read_text_file(folder / (std::string(name_of_gpu(gpu)) + ".json"), 1 << 20);
-}
-const Target& target_of(std::size_t gpu) {
-  static std::array<std::optional<Target>, described> targets;
-  if (!targets[gpu]) targets[gpu].emplace(std::string_view(description_of(gpu)));
-  return *targets[gpu];
-}
-
-// Loads the stand-in driver. If cuDNN has already searched for a driver, prints a skip and returns true.
-bool no_stand_in() {
-  static const bool late = [] {
-    if (::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) != nullptr) return true;
-    if (::dlopen(TUTTI_STAND_IN, RTLD_NOW | RTLD_GLOBAL) == nullptr) FAIL(std::string(::dlerror()));
-    // Keeps NVRTC open: otherwise cuDNN opens and closes it, over 100 MB, for every plan, which takes ten times as long
-    // as the plan itself.
-    REQUIRE(nvrtc_library().found());
-    return false;
-  }();
-  if (late) std::puts("SKIP: this process has loaded a CUDA driver already");
-  return late;
-}
-
-// Returns the first plan, as the backend makes it. A fusion may not use cuDNN's fallback engines.
+const Target& target_of(std::size_t gpu) { return testing::target_of(name_of_gpu(gpu)); }
 std::vector<cudnn::Plan> plan(std::size_t gpu, OpGraph& graph, cudnn::Refusal& refusal, bool fusion,
                               const cudnn::EngineFilter& filter = {}) {
-  return cudnn::make_plans(target_of(gpu), graph, filter, workspace_limit, 1, refusal, fusion);
+  return testing::plans_for(name_of_gpu(gpu), graph, refusal, fusion, filter);
 }
 
 void check_round_trip(std::size_t gpu, const cudnn::Plan& p) {
@@ -301,7 +268,7 @@ TEST_CASE("a stored plan works on every GPU of its kind while the driver version
   const auto plans = plan(h200, graph, refusal, false);
   REQUIRE(plans.size() == 1);
   const auto with = [](const std::string& key, const std::string& value) {
-    std::string text = description_of(h200);
+    std::string text = testing::description_of("h200");
     const std::string name = "\"" + key + "\":";
     const std::size_t at = text.find(name);
     REQUIRE(at != std::string::npos);
