@@ -41,8 +41,6 @@ class KernelChoices {
   // Returns whether all ranks must take the libraries' own guess for a problem, which is the same on equal devices:
   // what was measured has no form as text.
   [[nodiscard]] bool must_guess(const std::string& problem) const { return guessed_.contains(problem); }
-  // Returns whether take() was called.
-  [[nodiscard]] bool shared() const noexcept { return shared_; }
 
   [[nodiscard]] bool empty() const noexcept { return made_.empty(); }
   // Returns all choices, or an empty text if there is no choice. device: what must be equal for a choice to be of
