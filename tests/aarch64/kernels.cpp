@@ -147,7 +147,7 @@ std::vector<bf16> by_pairs(const Case& c, bool backward, const std::vector<bf16>
   std::vector<std::uint32_t> packed(static_cast<std::size_t>(pairs::packed_words(in[1], out[1])));
   pairs::pack_pairs(weights.data(), c.outputs, c.channels, backward, packed.data());
   std::vector<bf16> room(static_cast<std::size_t>(pairs::padded(in, out).numel()));
-  pairs::forward({in, out, from.data(), packed.data(), to.data(), room.data()});
+  pairs::forward({in, out, from.data(), packed.data(), to.data(), room.data(), 0, c.rows, 0, out[2]});
   return to;
 }
 std::vector<float> weights_by_pairs(const Case& c, const std::vector<bf16>& x, const std::vector<bf16>& dy) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Compiles a kernel for aarch64 and runs it under qemu-user, if both tools are there: the choice of the instruction set,
-# rounding to bf16, and a big-endian target. tests/aarch64.sh runs whole test programs.
+# Compiles kernels for aarch64 and runs them under qemu-user, if both tools are there: the choice of the instruction set,
+# rounding to bf16, 3x3 convolutions (tests/aarch64/kernels.cpp), and a big-endian target. tests/aarch64.sh runs whole
+# test programs.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -73,3 +74,9 @@ expect "neon, 0 wrong" neoverse-n1
 known="expected an instruction set of this processor: baseline, neon"
 expect "$known, neon_bf16, got 'avx2'" max TUTTI_ISA=avx2
 expect "$known, got 'neon_bf16'" neoverse-n1 TUTTI_ISA=neon_bf16
+
+"${compile[@]}" -O2 -static -Wno-psabi "$TUTTI_SOURCE_DIR/tests/aarch64/kernels.cpp" -o kernels
+for cpu in max neoverse-n1; do
+  qemu-aarch64-static -cpu "$cpu" ./kernels >convolutions || fail "convolutions on $cpu: $(cat convolutions)"
+  grep -q '^0 wrong$' convolutions || fail "convolutions on $cpu ended without a count: $(cat convolutions)"
+done
