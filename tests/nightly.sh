@@ -20,7 +20,7 @@ for folder in tests/*/; do
   folder=$(basename "$folder")
   if [[ $folder == fuzz ]] || compgen -G "tests/$folder/test_*" >/dev/null; then pieces+=("tests-$folder"); fi
 done
-pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames mutants-logical ptx
+pieces+=(sanitize-asan-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames mutants-logical ptx
   planted-kernels coverage soak-resume soak-elastic simulation-members simulation-training simulation-tables simulation-hosts simulation-shares logical-ranks chroot repeat)
 
 out=build/nightly only=() minutes=60 again=

@@ -43,12 +43,12 @@ calls() { grep -c -- "$1" "$work/calls" || true; }
 
 # nightly.sh runs every piece once and reports a failed piece. A second run repeats no piece. With --again it repeats
 # the failed piece.
-echo "sanitize.sh --preset ubsan" >"$work/fail"
-only=build,tests-io,tests-fuzz,sanitize-asan,sanitize-ubsan,mutants-frames,coverage,soak-resume,soak-elastic,simulation-members,chroot
+echo "sanitize.sh --preset tsan" >"$work/fail"
+only=build,tests-io,tests-fuzz,sanitize-asan-ubsan,sanitize-tsan,mutants-frames,coverage,soak-resume,soak-elastic,simulation-members,chroot
 status=0
 tests/nightly.sh --only $only >"$work/out" || status=$?
 [[ $status == 1 ]] || fail "a failed piece: exit $status"
-grep -qE '^sanitize-ubsan +red \(3\)' "$work/out" || fail "the failed piece is not named: $(cat "$work/out")"
+grep -qE '^sanitize-tsan +red \(3\)' "$work/out" || fail "the failed piece is not named: $(cat "$work/out")"
 (($(grep -c ' green ' "$work/out") == 10)) || fail "not ten green pieces: $(cat "$work/out")"
 (($(calls 'sanitize.sh --preset') == 2 && $(calls 'ctest .*-L ^io\$') == 1 && $(calls 'soak_resume.py --minutes 60') == 1 &&
   $(calls 'simulation/run.py --scenario members --minutes 60') == 1)) ||
