@@ -20,7 +20,6 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/base64.hpp>
 
-#include "file_processes.hpp"
 #include "interposed_processes.hpp"
 #include "mesh.hpp"
 #include "simulation.hpp"
@@ -148,12 +147,9 @@ class Agents {
     r.number = p.rank;
     r.joins = a.order.joins;
     r.agent = &a.program;
-    r.process = &s_.start_process("worker" + std::to_string(p.rank), [this, &r] {
-      const int code = code_of(*r.process, [&] { return work_(r); });
-      if (code != 0) s_.note(r.process->name + ": " + r.process->error);
-      return code;
-    });
-    r.process->clocks.set_rate(1 + 1e-6 * static_cast<double>(s_.noise().between(-3000, 3000)));
+    r.process =
+        &s_.start_process("worker" + std::to_string(p.rank), [this, &r] { return code_of([&] { return work_(r); }); });
+    r.process->clocks.drift(s_.noise());
     const auto [mine, its] = simulation_.network.connect(s_.process(), *r.process);
     r.channel = simulation_.network.claim(mine);
     r.of_process = simulation_.network.claim(its);

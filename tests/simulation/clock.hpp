@@ -6,6 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
+
+#include "random.hpp"
 
 namespace tutti::simulation {
 
@@ -14,6 +17,8 @@ using Nanos = std::int64_t;
 
 inline constexpr Nanos never = std::numeric_limits<Nanos>::max();
 inline constexpr Nanos ms = 1'000'000, second = 1'000'000'000;
+// Returns the text of a time in a history.
+[[nodiscard]] inline std::string lasting(Nanos time) { return " for " + std::to_string(time / ms) + " ms"; }
 
 // The clocks of a process. They may run fast or slow, the wall clock may jump, and a suspended machine's monotonic
 // clock stands still while its boot clock goes on.
@@ -29,8 +34,8 @@ class Clocks {
     const double at = static_cast<double>(shown - start_ - offset(clock)) / rate_;
     return at < 1 ? 0 : static_cast<Nanos>(std::ceil(at)) + 1;
   }
-  // Call it at the beginning: the rate of the clocks, about 1.
-  void set_rate(double rate) { rate_ = rate; }
+  // Call it at the beginning. The clocks then run faster or slower, by up to 0.3 %.
+  void drift(Random& r) { rate_ = 1 + 1e-6 * static_cast<double>(r.between(-3000, 3000)); }
   void jump(Nanos by) { jumped_ += by; }
   void suspend(Nanos time) { suspended_ += time; }
 

@@ -143,12 +143,14 @@ class Disk {
   [[nodiscard]] Node* folder_of(const std::string& path) {
     return path.size() <= top_.size() ? nullptr : node(path.substr(0, path.rfind('/')));
   }
+  static void set(Names& names, const std::string& name, const std::shared_ptr<Node>& to) {
+    if (to == nullptr)
+      names.erase(name);
+    else
+      names[name] = to;
+  }
   static void rename_in(Node& folder, const std::string& name, const std::shared_ptr<Node>& to) {
-    if (to == nullptr) {
-      folder.names.erase(name);
-    } else {
-      folder.names[name] = to;
-    }
+    set(folder.names, name, to);
     folder.renames.push_back({{name, to}});
   }
   static void apply(std::string& content, const Write& w, std::size_t bytes) {
@@ -159,13 +161,7 @@ class Disk {
   static void keep(Node& n, std::size_t writes, std::size_t renames) {
     for (std::size_t i = 0; i < writes; ++i) apply(n.saved, n.writes[i], n.writes[i].bytes.size());
     for (std::size_t i = 0; i < renames; ++i)
-      for (const auto& [name, to] : n.renames[i]) {
-        if (to == nullptr) {
-          n.saved_names.erase(name);
-        } else {
-          n.saved_names[name] = to;
-        }
-      }
+      for (const auto& [name, to] : n.renames[i]) set(n.saved_names, name, to);
   }
   void lose(Node& n) {
     const std::size_t writes = random_.below(n.writes.size() + 1);

@@ -4,30 +4,26 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <tutti/cluster/channel/control_channel.hpp>
 #include <tutti/cluster/channel/control_link.hpp>
 #include <tutti/cluster/elastic_member.hpp>
-#include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/strategy/elastic.hpp>
 
 #include "agents.hpp"
-#include "file_processes.hpp"
+#include "elastic_loop.hpp"
 #include "interposed_hosts.hpp"
 #include "interposed_processes.hpp"
 #include "mesh.hpp"
@@ -41,7 +37,7 @@ namespace tutti::simulation {
 
 // An elastic job that the real tutti-launch runs: its loop, its arbiter, what it makes of the hosts file and of the
 // ends of processes, and its exit code. The agents are modelled, with the messages of wire.hpp. The workers are those
-// of members.cpp in short, with the real channel and strategy.
+// of members.cpp, without its checks, with the real channel and strategy.
 class ElasticLaunch {
  public:
   explicit ElasticLaunch(Simulation& simulation)
@@ -105,47 +101,40 @@ class ElasticLaunch {
 
  private:
   static constexpr std::int64_t steps = 30, host_timeout = 10;  // seconds
-  struct State {
-    std::int64_t step = 0;
-  };
 
   [[nodiscard]] int launch() {
-    Process& me = s_.process();
-    const int code = code_of(me, [] {
-      return launch::Launcher(launch::parse_options({"--elastic", "--elastic-dir", "elastic", "--elastic-at", "step",
+    int code = 0;
+    const int error = code_of([&] {
+      code = launch::Launcher(launch::parse_options({"--elastic", "--elastic-dir", "elastic", "--elastic-at", "step",
                                                      "--launcher", "ssh", "-H", "hosts", "--root-port", "20000",
                                                      "--rank-timeout", "2", "--host-timeout",
                                                      std::to_string(host_timeout), "--min-timeout", "20", "/bin/true"}))
-          .run();
+                 .run();
+      return 0;
     });
-    if (!me.error.empty()) s_.note("launcher: " + me.error);
-    return code;
+    return error != 0 ? error : code;
   }
 
   // ---- a worker ----
-  void take_state(Rank& me, Elastic<MeshFactory>& strategy, State& state) {
-    if (me.joins && !me.holds && strategy.members()->has_authority())
-      fail<CommunicationError>("members", "a member with the state of the run", "no such member");
-    const std::int64_t before = state.step;
-    StateSpan span{"state", DType::i64, {1}, std::as_writable_bytes(std::span(&state, 1))};
-    strategy.synchronise({&span, 1});
-    if (state.step < before) s_.fail(me.process->name + " loses step " + std::to_string(before));
-    me.holds = me.stood = true;
-  }
-  // Returns the sums of all ranks: how many know of a stop, and of a change.
-  [[nodiscard]] std::array<double, 2> step(Rank& me, Elastic<MeshFactory>& strategy, const State& state) {
-    ElasticMembership& members = *strategy.members();
-    if (!members.await_lease()) fail_without_lease();
-    if (std::exchange(me.signalled, false)) members.ask_to_leave();
-    std::this_thread::sleep_for(std::chrono::nanoseconds(s_.noise().between(ms, 60 * ms)));
-    // One of the ranks may notice it before the others, which then repeat the step without it.
-    if (state.step + 1 == not_finite_step_ && s_.noise().one_in(2))
-      throw NotFiniteError("[step] expected finite weights, got others");
-    std::array<double, 2> sums{members.stop_requested() ? 1.0 : 0.0,
-                               members.change() == ElasticMembership::Change::after_step ? 1.0 : 0.0};
-    strategy.sum(sums);
-    return sums;
-  }
+  class Loop : public ElasticLoop<Rank> {
+   public:
+    Loop(const ElasticLaunch& launch, Rank& me, Elastic<MeshFactory>& strategy)
+        : ElasticLoop(me, strategy, steps, 0), launch_(launch) {}
+
+   protected:
+    void take_over() override { me_.holds = me_.stood = true; }
+    void compute(std::int64_t step) override {
+      Random& noise = launch_.s_.noise();
+      std::this_thread::sleep_for(std::chrono::nanoseconds(noise.between(ms, 60 * ms)));
+      // One of the ranks may notice it before the others, which then repeat the step without it.
+      if (step == launch_.not_finite_step_ && noise.one_in(2))
+        throw NotFiniteError("[step] expected finite weights, got others");
+    }
+    void finish() override { me_.did_work = true; }
+
+   private:
+    const ElasticLaunch& launch_;
+  };
   [[nodiscard]] int work(Rank& me) {
     ElasticOptions o;
     o.start.rank = me.number;
@@ -154,27 +143,7 @@ class ElasticLaunch {
     Elastic<MeshFactory> strategy(
         std::make_shared<ControlChannel>(std::make_unique<control::SocketLink>(io::Descriptor(me.of_process))), o,
         MeshFactory{&meeting_});
-    ElasticMembership& members = *strategy.members();
-    State state;
-    if (members.joining() && !members.next_generation({})) return 0;
-    for (;;) {
-      try {
-        take_state(me, strategy, state);
-        while (state.step < steps) {
-          const auto sums = step(me, strategy, state);
-          ++state.step;
-          if (sums[0] > 0) return static_cast<int>(ExitCode::terminated);
-          if (sums[1] == 0 || state.step == steps) continue;
-          if (!members.next_generation({static_cast<std::uint64_t>(state.step), false, false})) return 0;
-          take_state(me, strategy, state);
-        }
-        me.did_work = true;
-        return 0;
-      } catch (const CommunicationError&) {
-        if (!members.await_lease()) throw;
-        if (!members.next_generation({static_cast<std::uint64_t>(state.step), true, false})) return 0;
-      }
-    }
+    return Loop(*this, me, strategy).run();
   }
 
   // ---- faults ----
@@ -187,7 +156,6 @@ class ElasticLaunch {
       if (p.process->runs() && p.in >= 0) agents.push_back(&p);
     const auto kind = r.below(9);
     const Nanos time = r.one_in(4) ? r.between(second, 15 * second) : r.between(ms, second);
-    const std::string span = " for " + std::to_string(time / ms) + " ms";
     if (kind <= 2) return edit(name, r);
     if (kind == 3) {
       s_.note(name + "the launcher gets SIGTERM");
@@ -198,8 +166,7 @@ class ElasticLaunch {
     Rank& one = *running[r.below(running.size())];
     Programs::Program& agent = *agents[r.below(agents.size())];
     if (kind == 4) {
-      s_.note(name + "SIGKILL of " + one.process->name);
-      s_.kill(*one.process, SIGKILL);
+      simulation_.kill(*one.process, name);
     } else if (kind == 5) {
       s_.note(name + one.process->name + " is told to leave");
       one.signalled = true;
@@ -212,10 +179,9 @@ class ElasticLaunch {
       s_.kill(*agent.process, SIGKILL);
     } else {
       Process& p = kind == 7 ? *one.process : *agent.process;
-      s_.note(name + p.name + " is stopped" + span);
       broken_ = broken_ || time > second;
       quiet_at_ = std::max(quiet_at_, s_.now() + time);
-      p.paused_until = std::max(p.paused_until, s_.now() + time);
+      simulation_.stop(p, time, name);
     }
   }
   void edit(const std::string& name, Random& r) {

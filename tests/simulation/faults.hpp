@@ -31,7 +31,12 @@ class Faults {
   // steps: those of the job, or 0 if its workers do not call Job::reached().
   Faults(Simulation& simulation, Launcher& launcher, Network& network, Meeting& meeting, Nanos rank_timeout,
          std::int64_t steps)
-      : simulation_(simulation), launcher_(launcher), network_(network), meeting_(meeting), timeout_(rank_timeout) {
+      : simulation_(simulation),
+        s_(simulation.scheduler),
+        launcher_(launcher),
+        network_(network),
+        meeting_(meeting),
+        timeout_(rank_timeout) {
     faults_ = faults_of(simulation.options, steps, begin_step_);
     for (Fault& f : faults_)
       if (f.kind == Fault::Kind::lose_founders) armed_.push_back(&f);
@@ -40,14 +45,13 @@ class Faults {
 
   // Lets the faults happen. The world's thread calls it. Returns when all have begun, or when the job has ended.
   void run() {
-    Scheduler& s = simulation_.scheduler;
     const std::int64_t& newest = launcher_.checks().newest_step();
     while (newest < begin_step_ && !launcher_.is_over())
-      (void)s.block(&newest, "step", Network::moment(s.process(), s.now() + 200 * ms));
-    const Nanos begin = s.now();
+      (void)s_.block(&newest, "step", Network::moment(s_.process(), s_.now() + 200 * ms));
+    const Nanos begin = s_.now();
     for (Fault& f : faults_) {
       if (launcher_.is_over()) return;
-      if (begin + f.at > s.now()) s.sleep(begin + f.at - s.now());
+      if (begin + f.at > s_.now()) s_.sleep(begin + f.at - s_.now());
       if (!simulation_.options.without.contains(f.number) && !launcher_.is_over()) begin_fault(f);
     }
   }
@@ -56,11 +60,9 @@ class Faults {
   // Stops or suspends all processes.
   void pause_all(const std::string& name, Random& r, Nanos time) {
     const bool suspended = r.one_in(2);
-    Scheduler& s = simulation_.scheduler;
-    s.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + " for " + std::to_string(time / ms) +
-           " ms");
-    quiet_at_ = std::max(quiet_at_, s.now() + time);
-    for (Process& p : s.processes())
+    s_.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + lasting(time));
+    quiet_after(time);
+    for (Process& p : s_.processes())
       if (p.number != 0) pause(p, time + r.between(0, 100 * ms), suspended ? time : 0);
   }
   // Returns when the last fault ends.
@@ -84,7 +86,6 @@ class Faults {
   // Happens while the launcher handles an event of worker `of`, or of all workers if that is null.
   void surprise(Fault& f, const Worker* of) {
     Random& r = f.random;
-    Scheduler& s = simulation_.scheduler;
     const std::string name = "fault " + std::to_string(f.number) + ": ";
     launcher_.checks().isolated(nullptr);
     if (f.kind == Fault::Kind::lose_founders) {
@@ -96,19 +97,13 @@ class Faults {
       Worker* const late = pick(r);
       if (late == nullptr || !late->member) return;
       const Nanos time = r.between(timeout_ * 11 / 10, 2 * timeout_);
-      s.note(name + late->process->name + " is stopped for " + std::to_string(time / ms) + " ms");
-      quiet_at_ = std::max(quiet_at_, s.now() + time);
-      excuse(late->process, time);
-      return pause(*late->process, time, 0);
+      return stop(*late->process, time, name);
     }
     Worker* held = of == nullptr && !r.one_in(4) ? pick(r) : nullptr;
     if (held != nullptr && !held->member) held = nullptr;
     if (held != nullptr) {
       const Nanos time = r.one_in(2) ? r.between(5 * ms, timeout_ / 3) : r.between(timeout_, 2 * timeout_);
-      s.note(name + held->process->name + " is stopped for " + std::to_string(time / ms) + " ms");
-      quiet_at_ = std::max(quiet_at_, s.now() + time);
-      if (time > timeout_ / 2) excuse(held->process, time);
-      pause(*held->process, time, 0);
+      stop(*held->process, time, name);
     }
     if (held != nullptr && r.one_in(3)) return;
     if (held != nullptr && r.one_in(3)) return kill_workers(held, true, name);
@@ -129,9 +124,8 @@ class Faults {
     }
     if (trains.size() < 2 || (!servers && f.number > 0)) return;
     const Nanos time = r.between(100 * ms, timeout_ / 3);
-    simulation_.scheduler.note(name + (servers ? "the servers are" : "a worker is") + " stopped for " +
-                               std::to_string(time / ms) + " ms");
-    quiet_at_ = std::max(quiet_at_, simulation_.scheduler.now() + time);
+    s_.note(name + (servers ? "the servers are" : "a worker is") + " stopped for " + std::to_string(time / ms) + " ms");
+    quiet_after(time);
     if (!servers) {
       pause(*trains.front()->process, time, 0);
       for (std::size_t i = 1; i < trains.size(); ++i) kill(*trains[i], false, name);
@@ -149,11 +143,10 @@ class Faults {
     later(r.between(ms, 6 * ms), [this, &one, &other] { meeting_.reset(one, other, true); });
   }
   void kill(const Worker& w, bool silent, const std::string& name) {
-    Scheduler& s = simulation_.scheduler;
     if (silent) simulation_.silent.insert(w.process);
     excuse(w.process, 0);
-    s.note(name + (silent ? "the machine loses its power: " : "SIGKILL of ") + w.process->name);
-    s.kill(*w.process, SIGKILL);
+    s_.note(name + (silent ? "the machine loses its power: " : "SIGKILL of ") + w.process->name);
+    s_.kill(*w.process, SIGKILL);
   }
   void kill_workers(const Worker* except, bool silent, const std::string& name) {
     for (const Worker& w : launcher_.workers())
@@ -161,9 +154,8 @@ class Faults {
   }
   // Does something after a time, in a thread of its own.
   void later(Nanos time, std::function<void()> what) {
-    Scheduler& s = simulation_.scheduler;
-    s.start_thread(s.processes().front(), [&s, time, what = std::move(what)] {
-      s.sleep(time);
+    s_.start_thread(s_.processes().front(), [this, time, what = std::move(what)] {
+      s_.sleep(time);
       what();
     });
   }
@@ -180,7 +172,7 @@ class Faults {
   }
   void join(const std::string& name) {
     if (launcher_.workers().size() >= 8) return;
-    simulation_.scheduler.note(name + "a worker joins");
+    s_.note(name + "a worker joins");
     launcher_.request([](Launcher& l) { l.add(control::Role::worker, true); });
   }
 
@@ -194,7 +186,7 @@ class Faults {
     }
     if (f.kind == Fault::Kind::lose_founders) return;  // it was armed before
     // The launcher starts a worker that joins in its next round.
-    while (f.victim >= 0 && find(f.victim) == nullptr && !launcher_.is_over()) simulation_.scheduler.sleep(ms);
+    while (f.victim >= 0 && find(f.victim) == nullptr && !launcher_.is_over()) s_.sleep(ms);
     Worker* const w = f.victim < 0 ? pick(f.random) : find(f.victim);
     if (f.after_sends == 0 || w == nullptr) return happen(f, w);
     w->process->after_sends.emplace(w->process->sends + f.after_sends, [this, &f, w] { happen(f, w); });
@@ -202,7 +194,6 @@ class Faults {
   void happen(Fault& f, Worker* const w) {
     using Kind = Fault::Kind;
     Random& r = f.random;
-    Scheduler& s = simulation_.scheduler;
     if (launcher_.is_over()) return;
     const std::string name = "fault " + std::to_string(f.number) + ": ";
     // Half of the times are shorter than the time-out.
@@ -210,15 +201,15 @@ class Faults {
     const Nanos time = f.victim < 0 ? random : 2 * timeout_;
     // The job does not wait for the end of such a cut.
     const bool stays_cut = (f.kind == Kind::cut_workers || f.kind == Kind::isolate) && f.victim < 0 && r.one_in(3);
-    if (!stays_cut) quiet_at_ = std::max(quiet_at_, s.now() + time);
-    const std::string span = " for " + std::to_string(time / ms) + " ms";
+    if (!stays_cut) quiet_after(time);
+    const std::string span = lasting(time);
     if (f.kind == Kind::join) return join(name);
     if (f.kind == Kind::stop) {
-      s.note(name + "the job is to stop");
+      s_.note(name + "the job is to stop");
       return launcher_.request([](Launcher& l) { l.stop_job(); });
     }
     if (f.kind == Kind::join_and_leave) {
-      s.note(name + "a worker joins, and is asked to leave before it is there");
+      s_.note(name + "a worker joins, and is asked to leave before it is there");
       return launcher_.request([](Launcher& l) {
         l.add(control::Role::worker, true);
         l.ask_to_leave(l.workers().back());
@@ -227,7 +218,7 @@ class Faults {
     if (f.kind == Kind::pause_all) return pause_all(name, r, time);
     if (f.kind == Kind::pause_twice) return pause_twice(name, r);
     if (f.kind == Kind::pause_launcher) {
-      s.note(name + "the launcher is stopped" + span);
+      s_.note(name + "the launcher is stopped" + span);
       if (time > timeout_ / 2) excuse(nullptr, time);
       return pause(launcher_.process(), time, 0);
     }
@@ -240,19 +231,17 @@ class Faults {
       case Kind::kill:
         return kill(*w, f.kind != Kind::kill, name);
       case Kind::pause:
-        s.note(name + p.name + " is stopped" + span);
-        if (time > timeout_ / 2) excuse(&p, time);
-        return pause(p, time, r.one_in(4) ? time : 0);
+        return stop(p, time, name, r.one_in(4));
       case Kind::cut_from_launcher:
-        s.note(name + p.name + " and the launcher are cut, ways " + std::to_string(ways) + span);
+        s_.note(name + p.name + " and the launcher are cut, ways " + std::to_string(ways) + span);
         if (time > timeout_ / 2) excuse(&p, time);
         return cut(p, launcher, ways, time);
       case Kind::cut_workers:
       case Kind::isolate: {
         Worker* const only = f.kind == Kind::cut_workers ? pick(r) : nullptr;
         if (only == w || (only == nullptr && f.kind == Kind::cut_workers)) return;
-        s.note(name + p.name + " and " + (only != nullptr ? only->process->name : "all others") + " are cut, ways " +
-               std::to_string(ways) + (stays_cut ? " for ever" : span));
+        s_.note(name + p.name + " and " + (only != nullptr ? only->process->name : "all others") + " are cut, ways " +
+                std::to_string(ways) + (stays_cut ? " for ever" : span));
         const Nanos lasting = stays_cut ? 600 * second : time;
         launcher_.checks().isolated(
             only == nullptr && faults_.size() == 1 && timeout_ > second && lasting > timeout_ * 3 / 2 ? w : nullptr);
@@ -268,30 +257,29 @@ class Faults {
         Worker* const other = another(r, *w);
         // ZeroMQ connects to a server again, and sends what was lost.
         if (other == nullptr || w->role != control::Role::worker) return;
-        s.note(name + "the connection of " + p.name + " and " + other->process->name + " is reset");
+        s_.note(name + "the connection of " + p.name + " and " + other->process->name + " is reset");
         return meeting_.reset(p, *other->process, r.one_in(2));
       }
       case Kind::slow: {
         const Nanos most = r.between(5 * ms, 150 * ms);
-        s.note(name + p.name + " and the launcher get slow: " + std::to_string(most / ms) + " ms");
+        s_.note(name + p.name + " and the launcher get slow: " + std::to_string(most / ms) + " ms");
         network_.slow(p, launcher, most);
         return network_.slow(launcher, p, most);
       }
       case Kind::jump:
-        s.note(name + "the wall clock of " + p.name + " jumps");
-        return p.clocks.jump(r.between(-3600, 3600) * second);
+        return simulation_.jump(p, r, name);
       case Kind::signal:
         if (w->role != control::Role::worker || !w->holds) return;
-        s.note(name + p.name + " receives SIGTERM");
+        s_.note(name + p.name + " receives SIGTERM");
         w->asked_to_leave = w->signalled = true;
         return;
       case Kind::leave:
         if (w->role == control::Role::server && launcher_.checks().follows()) return;  // servers stay
-        s.note(name + p.name + " is asked to leave");
+        s_.note(name + p.name + " is asked to leave");
         return launcher_.request([w](Launcher& l) { l.ask_to_leave(*w); });
       case Kind::leave_alone: {
         if (w->role != control::Role::worker) return;
-        s.note(name + p.name + " is asked to leave, and all other workers are killed soon");
+        s_.note(name + p.name + " is asked to leave, and all other workers are killed soon");
         return launcher_.request([this, w, &r, name](Launcher& l) {
           l.ask_to_leave(*w);
           later(r.between(0, 50 * ms), [this, w, name] { kill_workers(w, false, name); });
@@ -301,8 +289,8 @@ class Faults {
         // Answers to heartbeats arrive when later heartbeats cannot reach the launcher any more.
         const Nanos begin = r.between(timeout_ / 10, timeout_ / 2), end = begin + r.between(timeout_ / 3, timeout_),
                     again = end + r.between(5 * ms, 50 * ms);
-        s.note(name + p.name + " and the launcher are cut at different times");
-        quiet_at_ = std::max(quiet_at_, s.now() + 5 * timeout_);
+        s_.note(name + p.name + " and the launcher are cut at different times");
+        quiet_after(5 * timeout_);
         excuse(&p, 5 * timeout_);
         w->asks = 5 * timeout_;
         cut(p, launcher, 1, end);
@@ -314,9 +302,9 @@ class Faults {
         Worker* const other = another(r, *w);
         if (other == nullptr || w->role != control::Role::worker || !w->trains() || !other->trains()) return;
         w->busy = 8 * timeout_;
-        s.note(name + p.name + " works for " + std::to_string(w->busy / ms) + " ms, and its connection to " +
-               other->process->name + " is reset");
-        quiet_at_ = std::max(quiet_at_, s.now() + 9 * timeout_);
+        s_.note(name + p.name + " works for " + std::to_string(w->busy / ms) + " ms, and its connection to " +
+                other->process->name + " is reset");
+        quiet_after(9 * timeout_);
         return later(r.between(60 * ms, 200 * ms), [this, name, &r, &p, other] {
           meeting_.reset(*other->process, p, false);
           later(r.between(50 * ms, 300 * ms), [this, name, &r] { pause_twice(name, r); });
@@ -327,9 +315,9 @@ class Faults {
         Worker* const other = another(r, *w);
         if (other == nullptr || w->role != control::Role::worker) return;
         w->busy = r.between(timeout_ / 2, 3 * timeout_);
-        s.note(name + p.name + " works for " + std::to_string(w->busy / ms) + " ms, and is cut from " +
-               other->process->name);
-        quiet_at_ = std::max(quiet_at_, s.now() + 4 * timeout_);
+        s_.note(name + p.name + " works for " + std::to_string(w->busy / ms) + " ms, and is cut from " +
+                other->process->name);
+        quiet_after(4 * timeout_);
         for (const Process* of : {&p, other->process}) excuse(of, 600 * second);
         cut(p, *other->process, r.one_in(4) ? 0 : 2, 600 * second);
         if (r.one_in(2) && launcher_.workers().size() < 8)
@@ -355,15 +343,23 @@ class Faults {
     return nullptr;
   }
   // Notes that messages are late for some time.
-  void disturb(Nanos time) { launcher_.checks().disturb(simulation_.scheduler.now() + time); }
+  void disturb(Nanos time) { launcher_.checks().disturb(s_.now() + time); }
   void excuse(const Process* p, Nanos time) {
-    const Nanos now = simulation_.scheduler.now();
+    const Nanos now = s_.now();
     excuses_.push_back({p, now, now + time});
   }
+  // Stops a process, or suspends its machine.
+  void stop(Process& p, Nanos time, const std::string& name, bool suspended = false) {
+    s_.note(name + p.name + " is stopped" + lasting(time));
+    quiet_after(time);
+    if (time > timeout_ / 2) excuse(&p, time);
+    pause(p, time, suspended ? time : 0);
+  }
+  void quiet_after(Nanos time) { quiet_at_ = std::max(quiet_at_, s_.now() + time); }
   void pause(Process& p, Nanos time, Nanos suspended) {
     disturb(time);
     // Clocks stand still once, even if two faults suspend the machine at the same time.
-    const Nanos now = simulation_.scheduler.now(), before = std::max(now, p.paused_until);
+    const Nanos now = s_.now(), before = std::max(now, p.paused_until);
     p.paused_until = std::max(before, now + time);
     p.clocks.suspend(std::min(suspended, p.paused_until - before));
   }
@@ -374,6 +370,7 @@ class Faults {
   }
 
   Simulation& simulation_;
+  Scheduler& s_;
   Launcher& launcher_;
   Network& network_;
   Meeting& meeting_;

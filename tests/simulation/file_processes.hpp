@@ -18,8 +18,6 @@
 #include <thread>
 #include <utility>
 
-#include <tutti/core/error.hpp>
-
 #include "interposed_files.hpp"
 #include "random.hpp"
 #include "simulation.hpp"
@@ -32,26 +30,6 @@ inline thread_local std::string path_of_proc;
   if (std::string_view(path).substr(0, 7) != "/proc/1") return path;
   path_of_proc = std::string(path).substr(1);
   return path_of_proc.c_str();
-}
-
-// Returns a text without the schedule's folder, which has another name in each run.
-[[nodiscard]] inline std::string without_folder(std::string text) {
-  const std::string folder = std::filesystem::current_path();
-  for (std::size_t at = 0; (at = text.find(folder, at)) != std::string::npos;) text.replace(at, folder.size(), ".");
-  return text;
-}
-// Returns the exit code of a process whose main function is f(). Its errors have codes of their own.
-template <class F>
-[[nodiscard]] int code_of(Process& p, F&& f) {
-  try {
-    return f();
-  } catch (const Error& e) {
-    p.error = without_folder(e.what());
-    return e.exit_code();
-  } catch (const std::exception& e) {
-    p.error = without_folder(e.what());
-    return 1;
-  }
 }
 
 // Processes that meet through files, their files in /proc, and the faults that happen to them. hosts.cpp adds what the
@@ -70,20 +48,17 @@ class FileProcesses {
 
   Process& start(const std::string& name, std::function<void(Process&)> main) {
     Process* const p = &s_.start_process(name, [this, main = std::move(main)] {
-      Process& me = s_.process();
-      const int code = code_of(me, [&] {
-        main(me);
+      return code_of([&] {
+        main(s_.process());
         return 0;
       });
-      if (code != 0) s_.note(me.name + ": " + me.error);
-      return code;
     });
     made_.push_back(p);
     // In half of the schedules some processes have a slow file server.
     if (Random slow(simulation_.options.seed, 20); slow.one_in(2))
       if (Random mine(simulation_.options.seed, 2000 + static_cast<std::uint64_t>(p->number)); mine.one_in(2))
         p->slow_files = 20 * ms;
-    p->clocks.set_rate(1 + 1e-6 * static_cast<double>(s_.noise().between(-3000, 3000)));
+    p->clocks.drift(s_.noise());
     // What /proc says of it: its start is its number.
     const std::filesystem::path folder = "proc/" + std::to_string(1000 + p->number);
     std::filesystem::create_directories(folder);
@@ -108,16 +83,12 @@ class FileProcesses {
       if (!p.runs()) continue;
       const std::string name = "fault " + std::to_string(i) + ": ";
       if (kills && r.one_in(2)) {
-        s_.note(name + "SIGKILL of " + p.name);
         killed_ = true;
-        s_.kill(p, SIGKILL);
+        simulation_.kill(p, name);
       } else if (r.one_in(4)) {
-        s_.note(name + "the wall clock of " + p.name + " jumps");
-        p.clocks.jump(r.between(-3600, 3600) * second);
+        simulation_.jump(p, r, name);
       } else {
-        const Nanos span = r.between(ms, 3 * second);
-        s_.note(name + p.name + " is stopped for " + std::to_string(span / ms) + " ms");
-        p.paused_until = std::max(p.paused_until, s_.now() + span);
+        simulation_.stop(p, r.between(ms, 3 * second), name);
       }
     }
   }

@@ -163,13 +163,11 @@ inline int opened(int descriptor) {
   return Network::current() == nullptr ? nullptr : Network::current()->find(descriptor);
 }
 
-}  // namespace tutti::simulation
-
+// In a namespace, too, a function with this linkage is that of the C library.
 extern "C" {
 
 // ---- sockets and pipes ----
 int poll(pollfd* list, nfds_t count, int timeout) {
-  using namespace tutti::simulation;
   Scheduler* const s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(poll)(list, count, timeout);
   s->point();
@@ -184,58 +182,57 @@ int poll(pollfd* list, nfds_t count, int timeout) {
   }
 }
 int pipe2(int* ends, int flags) noexcept {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(pipe2)(ends, flags);
   auto& p = s->process();
-  const auto pair = tutti::simulation::Network::current()->connect(p, p, (flags & O_NONBLOCK) == 0);
-  ends[0] = tutti::simulation::Network::current()->claim(pair.first);
-  ends[1] = tutti::simulation::Network::current()->claim(pair.second);
+  const auto pair = Network::current()->connect(p, p, (flags & O_NONBLOCK) == 0);
+  ends[0] = Network::current()->claim(pair.first);
+  ends[1] = Network::current()->claim(pair.second);
   return 0;
 }
 ssize_t send(int descriptor, const void* from, std::size_t size, int flags) {
-  auto* s = tutti::simulation::socket_of(descriptor);
+  auto* s = socket_of(descriptor);
   if (s == nullptr) return TUTTI_SYSTEM(send)(descriptor, from, size, flags);
-  return tutti::simulation::transmit(*s, from, size, s->waits && (flags & MSG_DONTWAIT) == 0);
+  return transmit(*s, from, size, s->waits && (flags & MSG_DONTWAIT) == 0);
 }
 ssize_t recv(int descriptor, void* to, std::size_t size, int flags) {
-  auto* s = tutti::simulation::socket_of(descriptor);
+  auto* s = socket_of(descriptor);
   if (s == nullptr) return TUTTI_SYSTEM(recv)(descriptor, to, size, flags);
-  return tutti::simulation::receive(*s, to, size, s->waits && (flags & MSG_DONTWAIT) == 0);
+  return receive(*s, to, size, s->waits && (flags & MSG_DONTWAIT) == 0);
 }
 int setsockopt(int descriptor, int level, int name, const void* value, socklen_t size) noexcept {
-  auto* s = tutti::simulation::socket_of(descriptor);
+  auto* s = socket_of(descriptor);
   if (s == nullptr) return TUTTI_SYSTEM(setsockopt)(descriptor, level, name, value, size);
   if (level == SOL_SOCKET && name == SO_SNDTIMEO) {
     const auto& t = *static_cast<const timeval*>(value);
-    s->send_timeout = t.tv_sec * tutti::simulation::second + t.tv_usec * 1000;
+    s->send_timeout = t.tv_sec * second + t.tv_usec * 1000;
   }
   return 0;
 }
 
 // ---- sockets and files ----
 ssize_t read(int descriptor, void* to, std::size_t size) {
-  if (auto* s = tutti::simulation::socket_of(descriptor)) return tutti::simulation::receive(*s, to, size, s->waits);
-  tutti::simulation::before_file();
+  if (auto* s = socket_of(descriptor)) return receive(*s, to, size, s->waits);
+  before_file();
   return TUTTI_SYSTEM(read)(descriptor, to, size);
 }
 ssize_t write(int descriptor, const void* from, std::size_t size) {
-  if (auto* s = tutti::simulation::socket_of(descriptor)) return tutti::simulation::transmit(*s, from, size, s->waits);
-  const bool simulated = tutti::simulation::Scheduler::current() != nullptr;
-  if (descriptor == STDERR_FILENO && tutti::simulation::on_message && simulated) {
-    tutti::simulation::on_message({static_cast<const char*>(from), size});
+  if (auto* s = socket_of(descriptor)) return transmit(*s, from, size, s->waits);
+  const bool simulated = Scheduler::current() != nullptr;
+  if (descriptor == STDERR_FILENO && on_message && simulated) {
+    on_message({static_cast<const char*>(from), size});
     return static_cast<ssize_t>(size);
   }
-  return tutti::simulation::write_file(descriptor, from, size);
+  return write_file(descriptor, from, size);
 }
 int close(int descriptor) {
-  if (const auto* socket = tutti::simulation::socket_of(descriptor)) {
+  if (const auto* socket = socket_of(descriptor)) {
     // A started program owns its ends of the pipes; its parent closes its copies of them.
-    if (socket->owner == &tutti::simulation::Scheduler::current()->process())
-      tutti::simulation::Network::current()->close(descriptor);
+    if (socket->owner == &Scheduler::current()->process()) Network::current()->close(descriptor);
     return 0;
   }
-  tutti::simulation::before_file();  // it may release a lock
-  if (auto* s = tutti::simulation::Scheduler::current()) s->process().descriptors.erase(descriptor);
+  before_file();  // it may release a lock
+  if (auto* s = Scheduler::current()) s->process().descriptors.erase(descriptor);
   return TUTTI_SYSTEM(close)(descriptor);
 }
 int fcntl(int descriptor, int command, ...) {
@@ -243,8 +240,8 @@ int fcntl(int descriptor, int command, ...) {
   va_start(list, command);
   const long value = va_arg(list, long);
   va_end(list);
-  if (tutti::simulation::socket_of(descriptor) != nullptr) return 0;
-  tutti::simulation::before_file();  // it may be a lock
+  if (socket_of(descriptor) != nullptr) return 0;
+  before_file();  // it may be a lock
   return TUTTI_SYSTEM(fcntl)(descriptor, command, value);
 }
 int open(const char* path, int flags, ...) {
@@ -252,59 +249,53 @@ int open(const char* path, int flags, ...) {
   va_start(list, flags);
   const auto mode = static_cast<mode_t>(va_arg(list, int));
   va_end(list);
-  const std::string disk = tutti::simulation::before_disk(std::string(path));
+  const std::string disk = before_disk(std::string(path));
   const bool makes = !disk.empty() && (flags & O_CREAT) != 0 && ::access(path, F_OK) != 0;
-  if (makes && tutti::simulation::is_full(disk, 2)) return -1;
-  const int opened = tutti::simulation::opened(TUTTI_SYSTEM(open)(tutti::simulation::redirect(path), flags, mode));
-  return tutti::simulation::noted(opened, disk, [&](tutti::simulation::Disk& d) {
+  if (makes && is_full(disk, 2)) return -1;
+  const int made = opened(TUTTI_SYSTEM(open)(redirect(path), flags, mode));
+  return noted(made, disk, [&](Disk& d) {
     if (makes) d.made(disk, false);
     if (!makes && (flags & O_TRUNC) != 0) d.cut(disk, 0);
   });
 }
-int fsync(int descriptor) { return tutti::simulation::sync_file(descriptor); }
+int fsync(int descriptor) { return sync_file(descriptor); }
 int rename(const char* from, const char* to) noexcept {
-  const std::string disk = tutti::simulation::before_disk(std::string(from));
-  if (tutti::simulation::is_full(disk, 2)) return -1;
-  return tutti::simulation::noted(TUTTI_SYSTEM(rename)(from, to), disk,
-                                  [&](tutti::simulation::Disk& d) { d.renamed(disk, d.find(std::string(to))); });
+  const std::string disk = before_disk(std::string(from));
+  if (is_full(disk, 2)) return -1;
+  return noted(TUTTI_SYSTEM(rename)(from, to), disk, [&](Disk& d) { d.renamed(disk, d.find(std::string(to))); });
 }
 int unlink(const char* path) noexcept {
-  const std::string disk = tutti::simulation::before_disk(std::string(path));
-  return tutti::simulation::noted(TUTTI_SYSTEM(unlink)(path), disk,
-                                  [&](tutti::simulation::Disk& d) { d.removed(disk); });
+  const std::string disk = before_disk(std::string(path));
+  return noted(TUTTI_SYSTEM(unlink)(path), disk, [&](Disk& d) { d.removed(disk); });
 }
 int remove(const char* path) noexcept {
-  const std::string disk = tutti::simulation::before_disk(std::string(path));
-  return tutti::simulation::noted(TUTTI_SYSTEM(remove)(path), disk,
-                                  [&](tutti::simulation::Disk& d) { d.removed(disk); });
+  const std::string disk = before_disk(std::string(path));
+  return noted(TUTTI_SYSTEM(remove)(path), disk, [&](Disk& d) { d.removed(disk); });
 }
 int unlinkat(int folder, const char* name, int flags) noexcept {
-  std::string disk =
-      folder == AT_FDCWD ? tutti::simulation::before_disk(std::string(name)) : tutti::simulation::before_disk(folder);
+  std::string disk = folder == AT_FDCWD ? before_disk(std::string(name)) : before_disk(folder);
   if (folder != AT_FDCWD && !disk.empty()) disk += std::string("/") + name;
-  return tutti::simulation::noted(TUTTI_SYSTEM(unlinkat)(folder, name, flags), disk,
-                                  [&](tutti::simulation::Disk& d) { d.removed(disk); });
+  return noted(TUTTI_SYSTEM(unlinkat)(folder, name, flags), disk, [&](Disk& d) { d.removed(disk); });
 }
 int mkdir(const char* path, mode_t mode) noexcept {
-  const std::string disk = tutti::simulation::before_disk(std::string(path));
-  if (tutti::simulation::is_full(disk, 2)) return -1;
-  return tutti::simulation::noted(TUTTI_SYSTEM(mkdir)(path, mode), disk,
-                                  [&](tutti::simulation::Disk& d) { d.made(disk, true); });
+  const std::string disk = before_disk(std::string(path));
+  if (is_full(disk, 2)) return -1;
+  return noted(TUTTI_SYSTEM(mkdir)(path, mode), disk, [&](Disk& d) { d.made(disk, true); });
 }
 int ftruncate(int descriptor, off_t size) noexcept {
-  const std::string disk = tutti::simulation::before_disk(descriptor);
-  return tutti::simulation::noted(TUTTI_SYSTEM(ftruncate)(descriptor, size), disk,
-                                  [&](tutti::simulation::Disk& d) { d.cut(disk, static_cast<std::size_t>(size)); });
+  const std::string disk = before_disk(descriptor);
+  return noted(TUTTI_SYSTEM(ftruncate)(descriptor, size), disk,
+               [&](Disk& d) { d.cut(disk, static_cast<std::size_t>(size)); });
 }
 pid_t getpid() noexcept {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   return s == nullptr ? TUTTI_SYSTEM(getpid)() : 1000 + s->process().number;
 }
 // Signal 0 asks whether a process exists.
 int kill(pid_t number, int signal) noexcept {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(kill)(number, signal);
-  if (tutti::simulation::send_signal && tutti::simulation::send_signal(number, signal)) return 0;
+  if (send_signal && send_signal(number, signal)) return 0;
   for (const auto& p : s->processes())
     if (signal == 0 && p.number + 1000 == number && p.runs()) return 0;
   errno = ESRCH;
@@ -312,3 +303,4 @@ int kill(pid_t number, int signal) noexcept {
 }
 
 }  // extern "C"
+}  // namespace tutti::simulation

@@ -83,55 +83,54 @@ class WatchedFiles {
   std::map<ino_t, std::pair<std::pair<std::uint64_t, std::string>, Nanos>> seen_;  // content and time
 };
 
-}  // namespace tutti::simulation
-
+// In a namespace, too, a function with this linkage is that of the C library.
 extern "C" {
 
 int stat(const char* path, struct stat* s) noexcept {
-  tutti::simulation::before_file();
+  before_file();
   const int error = TUTTI_SYSTEM(stat)(path, s);
   if (error == 0 && S_ISREG(s->st_mode))
-    if (auto* files = tutti::simulation::WatchedFiles::current()) files->set_times(path, *s);
+    if (auto* files = WatchedFiles::current()) files->set_times(path, *s);
   return error;
 }
 int lstat(const char* path, struct stat* s) noexcept {
-  tutti::simulation::before_file();
+  before_file();
   return TUTTI_SYSTEM(lstat)(path, s);
 }
 int rmdir(const char* path) noexcept {
-  tutti::simulation::before_file();
+  before_file();
   return TUTTI_SYSTEM(rmdir)(path);
 }
 int symlink(const char* to, const char* path) noexcept {
-  tutti::simulation::before_file();
+  before_file();
   return TUTTI_SYSTEM(symlink)(to, path);
 }
 int flock(int descriptor, int operation) noexcept {
-  auto* s = tutti::simulation::Scheduler::current();
-  tutti::simulation::before_file();
+  auto* s = Scheduler::current();
+  before_file();
   if (s == nullptr || (operation & LOCK_NB) != 0) return TUTTI_SYSTEM(flock)(descriptor, operation);
-  while (TUTTI_SYSTEM(flock)(descriptor, operation | LOCK_NB) != 0) s->sleep(tutti::simulation::ms);
+  while (TUTTI_SYSTEM(flock)(descriptor, operation | LOCK_NB) != 0) s->sleep(ms);
   return 0;
 }
 // The watch begins here, because a launcher adds its folder next.
 int inotify_init1(int flags) noexcept {
-  tutti::simulation::before_file();
-  auto* files = tutti::simulation::WatchedFiles::current();
+  before_file();
+  auto* files = WatchedFiles::current();
   return files == nullptr ? TUTTI_SYSTEM(inotify_init1)(flags) : files->watch();
 }
 int inotify_add_watch(int descriptor, const char* path, std::uint32_t mask) noexcept {
-  return tutti::simulation::WatchedFiles::current() == nullptr ? TUTTI_SYSTEM(inotify_add_watch)(descriptor, path, mask)
-                                                               : 1;
+  return WatchedFiles::current() == nullptr ? TUTTI_SYSTEM(inotify_add_watch)(descriptor, path, mask) : 1;
 }
 // The name server knows h1 to h99, and for each of them a second name, node1 to node99. It can be slow.
 int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** list) {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   const std::string text(name == nullptr ? "" : name);
   const bool known = text.starts_with("h") || text.starts_with("node");
   if (s == nullptr || !known) return TUTTI_SYSTEM(getaddrinfo)(name, service, hints, list);
-  s->sleep(s->noise().one_in(8) ? s->noise().between(0, 400 * tutti::simulation::ms) : 1000);
+  s->sleep(s->noise().one_in(8) ? s->noise().between(0, 400 * ms) : 1000);
   const std::string number = text.substr(text.find_first_of("0123456789"));
   return TUTTI_SYSTEM(getaddrinfo)(("10.9.8." + number).c_str(), service, hints, list);
 }
 
 }  // extern "C"
+}  // namespace tutti::simulation

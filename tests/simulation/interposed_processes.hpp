@@ -133,28 +133,28 @@ class Programs {
   std::map<int, int> signals_;  // by the number of a process
 };
 
-}  // namespace tutti::simulation
-
+// In a namespace, too, a function with this linkage is that of the C library.
 extern "C" {
 
 pid_t fork() noexcept {
-  auto* programs = tutti::simulation::Programs::current();
+  auto* programs = Programs::current();
   return programs == nullptr ? TUTTI_SYSTEM(fork)() : programs->start();
 }
 pid_t waitpid(pid_t of, int* status, int options) {
-  auto* programs = tutti::simulation::Programs::current();
+  auto* programs = Programs::current();
   return programs == nullptr ? TUTTI_SYSTEM(waitpid)(of, status, options)
                              : programs->wait(of, status, (options & WNOHANG) == 0);
 }
 int signalfd(int descriptor, const sigset_t* set, int flags) noexcept {
-  auto* programs = tutti::simulation::Programs::current();
+  auto* programs = Programs::current();
   return programs == nullptr ? TUTTI_SYSTEM(signalfd)(descriptor, set, flags) : programs->queue_of_signals();
 }
 ssize_t getrandom(void* to, std::size_t size, unsigned flags) {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(getrandom)(to, size, flags);
   for (std::size_t i = 0; i < size; ++i) static_cast<unsigned char*>(to)[i] = s->noise().below(256) & 255U;
   return static_cast<ssize_t>(size);
 }
 
 }  // extern "C"
+}  // namespace tutti::simulation

@@ -100,13 +100,12 @@ inline int futex(std::uint32_t* word, int operation, std::uint32_t value, const 
   return s.process().clocks.read(clock, s.now());
 }
 
-}  // namespace tutti::simulation
-
+// In a namespace, too, a function with this linkage is that of the C library.
 extern "C" {
 
 // ---- threads ----
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*f)(void*), void* of) noexcept {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(pthread_create)(thread, attributes, f, of);
   const auto& t = s->start_thread(s->process(), [s, f, of] { s->end_thread(f(of)); });
   *thread = static_cast<pthread_t>(t.number);
@@ -114,7 +113,7 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   return 0;
 }
 int pthread_join(pthread_t thread, void** result) {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(pthread_join)(thread, result);
   const auto& t = s->thread(static_cast<int>(thread));
   while (!t.ended) (void)s->block(&t, "join");
@@ -122,49 +121,49 @@ int pthread_join(pthread_t thread, void** result) {
   return 0;
 }
 int pthread_detach(pthread_t thread) noexcept {
-  return tutti::simulation::Scheduler::current() == nullptr ? TUTTI_SYSTEM(pthread_detach)(thread) : 0;
+  return Scheduler::current() == nullptr ? TUTTI_SYSTEM(pthread_detach)(thread) : 0;
 }
 int sched_yield() noexcept {
-  if (auto* s = tutti::simulation::Scheduler::current()) s->point();
+  if (auto* s = Scheduler::current()) s->point();
   return 0;
 }
 
 // ---- locks ----
 int pthread_mutex_lock(pthread_mutex_t* m) noexcept {
-  if (auto* s = tutti::simulation::Scheduler::current()) {
+  if (auto* s = Scheduler::current()) {
     s->point();
-    (void)tutti::simulation::acquire(*m);
+    (void)acquire(*m);
   }
   return 0;
 }
 int pthread_mutex_trylock(pthread_mutex_t* m) noexcept {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return 0;
   s->point();
-  const bool own = tutti::simulation::is_recursive(*m) && m->__data.__owner == s->running().number + 1;
+  const bool own = is_recursive(*m) && m->__data.__owner == s->running().number + 1;
   if (m->__data.__lock != 0 && !own) return EBUSY;
-  (void)tutti::simulation::acquire(*m);
+  (void)acquire(*m);
   return 0;
 }
 int pthread_mutex_clocklock(pthread_mutex_t* m, clockid_t clock, const timespec* until) noexcept {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return 0;
   s->point();
-  return tutti::simulation::acquire(*m, {clock, tutti::simulation::nanos(*until)}) ? 0 : ETIMEDOUT;
+  return acquire(*m, {clock, nanos(*until)}) ? 0 : ETIMEDOUT;
 }
 int pthread_mutex_timedlock(pthread_mutex_t* m, const timespec* until) noexcept {
   return pthread_mutex_clocklock(m, CLOCK_REALTIME, until);
 }
 int pthread_mutex_unlock(pthread_mutex_t* m) noexcept {
-  if (auto* s = tutti::simulation::Scheduler::current()) {
-    tutti::simulation::release(*m);
+  if (auto* s = Scheduler::current()) {
+    release(*m);
     s->point();
   }
   return 0;
 }
 int pthread_once(pthread_once_t* once, void (*f)()) {
   // Outside a simulation no other thread runs f. The values are those of the C library.
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   while (*once == 1) (void)s->block(once, "once");
   if (*once == 2) return 0;
   *once = 1;
@@ -181,22 +180,22 @@ int pthread_once(pthread_once_t* once, void (*f)()) {
 }
 
 // ---- conditions ----
-int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* m) { return tutti::simulation::wait(c, m, {}); }
+int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* m) { return wait(c, m, {}); }
 int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* m, clockid_t clock, const timespec* until) {
-  return tutti::simulation::wait(c, m, {clock, tutti::simulation::nanos(*until)});
+  return wait(c, m, {clock, nanos(*until)});
 }
 int pthread_cond_timedwait(pthread_cond_t* c, pthread_mutex_t* m, const timespec* until) {
-  return tutti::simulation::wait(c, m, {CLOCK_REALTIME, tutti::simulation::nanos(*until)});
+  return wait(c, m, {CLOCK_REALTIME, nanos(*until)});
 }
 int pthread_cond_signal(pthread_cond_t* c) noexcept {
-  if (auto* s = tutti::simulation::Scheduler::current()) {
+  if (auto* s = Scheduler::current()) {
     s->wake_one(c);
     s->point();
   }
   return 0;
 }
 int pthread_cond_broadcast(pthread_cond_t* c) noexcept {
-  if (auto* s = tutti::simulation::Scheduler::current()) {
+  if (auto* s = Scheduler::current()) {
     s->wake_all(c);
     s->point();
   }
@@ -210,43 +209,44 @@ long syscall(long number, ...) noexcept {
   long a[6];
   for (long& x : a) x = va_arg(list, long);
   va_end(list);
-  if (number != SYS_futex || tutti::simulation::Scheduler::current() == nullptr)
+  if (number != SYS_futex || Scheduler::current() == nullptr)
     return TUTTI_SYSTEM(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-  return tutti::simulation::futex(reinterpret_cast<std::uint32_t*>(a[0]), static_cast<int>(a[1]),
-                                  static_cast<std::uint32_t>(a[2]), reinterpret_cast<const timespec*>(a[3]));
+  return futex(reinterpret_cast<std::uint32_t*>(a[0]), static_cast<int>(a[1]), static_cast<std::uint32_t>(a[2]),
+               reinterpret_cast<const timespec*>(a[3]));
 }
 
 // ---- clocks ----
 int clock_gettime(clockid_t clock, timespec* t) noexcept {
-  if (tutti::simulation::Scheduler::current() == nullptr) return TUTTI_SYSTEM(clock_gettime)(clock, t);
-  *t = tutti::simulation::timespec_of(tutti::simulation::clock_of_process(clock));
+  if (Scheduler::current() == nullptr) return TUTTI_SYSTEM(clock_gettime)(clock, t);
+  *t = timespec_of(clock_of_process(clock));
   return 0;
 }
 int gettimeofday(timeval* t, void* zone) noexcept {
-  if (tutti::simulation::Scheduler::current() == nullptr) return TUTTI_SYSTEM(gettimeofday)(t, zone);
-  const auto now = tutti::simulation::clock_of_process(CLOCK_REALTIME);
-  t->tv_sec = static_cast<time_t>(now / tutti::simulation::second);
-  t->tv_usec = static_cast<suseconds_t>(now % tutti::simulation::second / 1000);
+  if (Scheduler::current() == nullptr) return TUTTI_SYSTEM(gettimeofday)(t, zone);
+  const auto now = clock_of_process(CLOCK_REALTIME);
+  t->tv_sec = static_cast<time_t>(now / second);
+  t->tv_usec = static_cast<suseconds_t>(now % second / 1000);
   return 0;
 }
 time_t time(time_t* t) noexcept {
-  if (tutti::simulation::Scheduler::current() == nullptr) return TUTTI_SYSTEM(time)(t);
-  const auto now = static_cast<time_t>(tutti::simulation::clock_of_process(CLOCK_REALTIME) / tutti::simulation::second);
+  if (Scheduler::current() == nullptr) return TUTTI_SYSTEM(time)(t);
+  const auto now = static_cast<time_t>(clock_of_process(CLOCK_REALTIME) / second);
   if (t != nullptr) *t = now;
   return now;
 }
 int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* left) {
-  auto* s = tutti::simulation::Scheduler::current();
+  auto* s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(clock_nanosleep)(clock, flags, time, left);
-  const auto t = tutti::simulation::nanos(*time);
+  const auto t = nanos(*time);
   const bool absolute = (flags & TIMER_ABSTIME) != 0;
-  (void)s->block(&s->running(), "sleep", absolute ? tutti::simulation::Moment{clock, t} : tutti::simulation::in(t));
+  (void)s->block(&s->running(), "sleep", absolute ? Moment{clock, t} : in(t));
   return 0;
 }
 int nanosleep(const timespec* time, timespec* left) { return clock_nanosleep(CLOCK_MONOTONIC, 0, time, left); }
 int usleep(useconds_t us) {
-  const timespec t = tutti::simulation::timespec_of(static_cast<tutti::simulation::Nanos>(us) * 1000);
+  const timespec t = timespec_of(static_cast<Nanos>(us) * 1000);
   return clock_nanosleep(CLOCK_MONOTONIC, 0, &t, nullptr);
 }
 
 }  // extern "C"
+}  // namespace tutti::simulation

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -122,7 +121,7 @@ class Job {
   // Runs the job to its end, with its faults, and checks it. Returns whether the work of the job was done.
   bool run() {
     Scheduler& s = scheduler();
-    for (Process& p : s.processes()) p.clocks.set_rate(1 + 1e-6 * static_cast<double>(s.noise().between(-3000, 3000)));
+    for (Process& p : s.processes()) p.clocks.drift(s.noise());
     faults_.run();
     const Nanos bound = simulation_.options.bound, begun = s.now();
     while (!launcher_.is_over()) {
@@ -166,18 +165,8 @@ class Job {
     return o;
   }
   [[nodiscard]] int run_worker(Worker& w, const Program& program) {
-    int code = 1;
     if (slow_start_) scheduler().sleep(Random(simulation_.options.seed, 2000 + w.connection).between(0, second));
-    try {
-      code = program(*this, w);
-    } catch (const Error& e) {
-      code = e.exit_code();
-      w.process->error = e.what();
-    } catch (const std::exception& e) {
-      w.process->error = e.what();
-    }
-    if (code != 0) scheduler().note(w.process->name + ": " + w.process->error);
-    return code;
+    return code_of([&] { return program(*this, w); });
   }
   // A worker is lost only because of a fault, or because the job fails.
   void check_losses() {

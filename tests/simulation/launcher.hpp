@@ -221,22 +221,21 @@ class Launcher {
       w.refused = d.kind == Kind::refused;
       w.lost_at = scheduler_.now();
       w.unreachable = d.unreachable;
-      if (d.fatal) give_up();
+      if (d.fatal) give_up(30 * second);
       if (d.kind == Kind::lost && w.role == control::Role::worker && replaces_ && !fatal_ && !w.asked_to_leave)
         w.replace_at = scheduler_.now() + second;
     }
   }
-  void give_up() {
+  // Ends the processes that still run after a time.
+  void give_up(Nanos patience) {
     fatal_ = true;
     failed_at_ = std::min(failed_at_, scheduler_.now());
     gave_up_at_ = scheduler_.now();
-    give_up_at_ = gave_up_at_ + 30 * second;
+    give_up_at_ = gave_up_at_ + patience;
   }
   void end_at_once() {
-    fatal_ = true;
-    failed_at_ = std::min(failed_at_, scheduler_.now());
     problem_ = static_cast<int>(ExitCode::communication);
-    give_up_at_ = gave_up_at_ = scheduler_.now();
+    give_up(0);
   }
   // As Elastic::problem().
   void end_if_too_few() {

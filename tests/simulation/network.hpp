@@ -112,22 +112,13 @@ class Network {
     s->owner->descriptors.erase(descriptor);
     Socket& other = peer(*s);
     if (!silent) other.end = std::max(other.last, scheduler_.now() + delay(*s->owner, *other.owner));
-    while (silent && loses_messages && !other.arriving.empty() && other.arriving.back().arrives > scheduler_.now()) {
-      other.bytes -= other.arriving.back().bytes.size();
-      other.arriving.pop_back();
-    }
+    if (silent && loses_messages) take_back(other, other.arriving.size());
     scheduler_.wake_all(other.owner);
   }
 
   // Takes back up to `most` of the newest messages that were sent from here and have not arrived yet.
   void take_back(int descriptor, std::size_t most) {
-    const Socket* const s = find(descriptor);
-    if (s == nullptr) return;
-    Socket& to = peer(*s);
-    for (; most > 0 && !to.arriving.empty() && to.arriving.back().arrives > scheduler_.now(); --most) {
-      to.bytes -= to.arriving.back().bytes.size();
-      to.arriving.pop_back();
-    }
+    if (const Socket* const s = find(descriptor)) take_back(peer(*s), most);
   }
   // Ends a connection for this end only, as a router does that has forgotten it.
   void reset(int descriptor) {
@@ -171,6 +162,12 @@ class Network {
     std::pair<Nanos, Nanos> cut{0, 0};  // begin and end
   };
 
+  void take_back(Socket& to, std::size_t most) {
+    for (; most > 0 && !to.arriving.empty() && to.arriving.back().arrives > scheduler_.now(); --most) {
+      to.bytes -= to.arriving.back().bytes.size();
+      to.arriving.pop_back();
+    }
+  }
   [[nodiscard]] Socket& peer(const Socket& s) { return sockets_[static_cast<std::size_t>(s.peer - first_descriptor)]; }
   // Returns when something that would arrive at `at` arrives, with the cut of the way.
   [[nodiscard]] Nanos arrival(const Socket& to, Nanos at) {

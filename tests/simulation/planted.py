@@ -5,7 +5,7 @@
   tests/simulation/planted.py [--scenario NAME[,NAME...]] [--only NAME[,NAME...]] [--seeds 1000] [--minutes M] [--jobs J]
                               [--build FOLDER] [--details] [--list]
 
-Compiles each scenario once, with all of its faults (planted_faults.py, planted_training.py) in copies of the files;
+Compiles each scenario once, with all of its faults (planted_faults.py) in copies of the files;
 TUTTI_PLANTED, the name of a fault, plants it in a process. `hosts` needs the targets tutti_tools_launch,
 tutti_tools_command_line and tutti_compiled_core in FOLDER. Then runs seeds until one fails, first few seeds of each
 fault. A seed that also fails without a fault does not count. FOLDER/planted/found.json stores what was run, with a hash
@@ -26,18 +26,15 @@ import threading
 import time
 from pathlib import Path
 
-import planted_faults as faults
-import planted_training
+from planted_faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Most of a schedule's time is changes of threads, so a fast compilation is worth more than a fast program.
 FLAGS = ["-std=c++20", "-w", "-O1", "-UNDEBUG", "-pthread"]
 PIECE = 50  # seeds of one call
 ROUNDS = [50, 250]  # seeds of each fault before any fault gets more
-PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", *f) for f in planted_training.TRAINING] +
-           [("shares", *f) for f in faults.SHARES] + [("tables", *f) for f in faults.TABLES] +
-           [("hosts", *f) for f in faults.HOSTS_FAULTS])
-SCENARIOS = list(dict.fromkeys(scenario for scenario, *_ in PLANTED))
+PLANTED = [(scenario, *fault) for scenario, faults in FAULTS.items() for fault in faults]
+SCENARIOS = list(FAULTS)
 # Options of the program that a fault needs.
 OPTIONS = {name: ("--rank-timeout", "1") for name in ("short-pause-counts", "servers-keep-the-state")}
 SWITCH = """#pragma once

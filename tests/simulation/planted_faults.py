@@ -1,21 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The faults that planted.py plants, in lists; planted_training.py has another one. A comment over an old error has the
-subject of its mending commit.
+"""The faults that planted.py plants, in a list for each scenario. A comment over an
+old error has the subject of its mending commit.
 
 A fault is: name, header below include/tutti (or a file of tools/), text in it, text with the fault. The word PLANTED
 in the latter stands for a condition that is true while the fault is planted. Without the word, an expression or
 statement that replaces the whole text.
-
-Eleven changes that no user and no process can notice were replaced, before the checks were written that find the others:
-- report-before-start-is-in-order, group-outlasts-the-generation: Elastic reports a group that did not form as failed.
-- reports-of-older-generations-count, old-reports-of-cuts-count, cuts-outlast-the-generation: a process sends nothing
-  about a generation after its report, a connection keeps the order, and the next generation waits for all reports.
-- too-few-is-enough: without a worker there is no state to wait for, so no waiting worker counts as coming.
-- waiting-loss-blocks: a generation that the loss of a waiting worker allows needs three workers as the minimum, and
-  the launcher ends such a job, too.
-- leaving-worker-has-done-the-work: the code does so now, and the reverse is in the list.
-- listener-outlives-its-owner, change-is-not-known: both listeners own what they use, and are there before any change.
-- waiters-are-not-woken: waits on a channel look again each 100 ms.
 """
 
 ARBITER = "cluster/arbiter/arbiter.hpp"
@@ -38,6 +27,9 @@ PS = "strategy/parameter_server/"
 OWNED, SUMS, WEIGHTS = PS + "server/owned_operations.hpp", PS + "server/round_table.hpp", PS + "server/weight_store.hpp"
 WORKER = PS + "worker/worker_thread.hpp"
 HOSTS_FILE, ADDED_HOSTS, HOSTS_LOG = (f"tools/launch/elastic/elastic_{part}.cpp" for part in ("file", "site", "log"))
+MEMBERS, CHECKPOINTS = (f"train/detail/run/{name}.hpp" for name in ("elastic_members", "run_checkpoints"))
+COORDINATOR = "train/detail/fit/coordinator_definitions.hpp"
+WRITER, CHECKPOINT = "io/file_writer.hpp", "io/checkpoint/checkpoint.hpp"
 
 # Errors that the code had once. The scenario is `members`.
 OLD = [
@@ -357,3 +349,52 @@ SHARES = [
     ("new-generation-keeps-shares", SHARES_OF_RUN, "  run_.trainer.set_shares(bounds);\n  // Equal",
      "  if (!PLANTED) run_.trainer.set_shares(bounds);\n  // Equal"),
 ]
+
+# Faults of the training loop, checkpoints, logs and audits.
+TRAINING = [
+    # Before the next one, which has a part of this text.
+    ("writes-need-no-lease", COORDINATOR, "if (members != nullptr && !members->await_lease()) fail_without_lease();", ";"),
+    # Keep jobs alive while all of their processes, or the launcher alone, are paused
+    ("pause-ends-rank-0", COORDINATOR, "members != nullptr && !members->await_lease()",
+     "members != nullptr && !(PLANTED ? members->may_write() : members->await_lease())"),
+    # The chief opens its logs when a worker is lost while they are opened; tests of elastic jobs wait for events
+    ("logs-are-opened-once", COORDINATOR, "if (!serves_) {", "if (PLANTED) serves_ = true; if (!serves_) {"),
+    # A test of a worker that is lost behind a step before it has told which samples it had
+    ("audit-is-not-closed", COORDINATOR, "if (closed != nullptr) complete_step(*closed);", ";"),
+    ("best-is-not-taken-over", COORDINATOR,
+     "if (another_was_ && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();", ";"),
+    ("generation-keeps-its-number", MEMBERS, "    name_generation();\n", ";"),
+    ("work-after-a-step-is-not-repeated", "train/detail/run/step_end.hpp",
+     "    run_.coordinator.require_lease();\n    const bool reported",
+     "    if (PLANTED) run_.share.finish_pending = 0;\n    run_.coordinator.require_lease();\n    const bool reported"),
+    # Change the members once if a rank is lost in the work after the step that announced their change
+    ("announced-change-happens-twice", MEMBERS,
+     "if (!is_due(members_.change(), theirs.step.ends_epoch != 0))\n"
+     "      theirs.step.flags &= ~std::int64_t{step_flag::membership};", ";"),
+    # Divide the test images into the same steps on a process that joins ...
+    ("joiner-divides-the-test-images", MEMBERS, "run_.share.test_rows", "run_.sources.test_rows()"),
+    # Let processes join only when the founders of a job have formed a group ...
+    ("newcomers-join-before-the-founders", NEXT, "(begun || !c.newcomer)", "true"),
+    ("joiner-does-not-take-facts", MEMBERS, "run_.share = theirs;", ";"),
+    ("stop-does-not-save", CHECKPOINTS, "    save();\n    run_.result.interrupted",
+     "    if (!PLANTED) save();\n    run_.result.interrupted"),
+    ("checkpoint-is-not-synced", WRITER, "if (synced) writer.sync();", ";"),
+    ("folder-is-not-synced", WRITER, "if (synced) fsync_directory(folder_of(path));", ";"),
+    ("failed-write-is-no-error", WRITER, "if (n < 0) fail_file(\"write\", path, errno);", "if (n < 0) return;"),
+    ("late-release-is-lost-lease", ELASTIC, "!await_lease() && !channel_->released()",
+     "!await_lease() && (PLANTED || !channel_->released())"),
+    ("step-without-lease-is-repeated", "train/detail/run/fit_run.hpp", "    at.epoch = batch.after.epoch;",
+     "    if (PLANTED) run_.coordinator.audit(batch, at.step);\n    at.epoch = batch.after.epoch;"),
+    ("tensors-are-not-synced", CHECKPOINT, "    write_safetensors(writer, records, metadata);\n    writer.sync();",
+     "write_safetensors(writer, records, metadata);"),
+    ("texts-of-checkpoints-are-not-synced", CHECKPOINT, "    writer.write(text);\n    writer.sync();", "writer.write(text);"),
+    ("name-of-checkpoint-is-not-synced", CHECKPOINT, "      fsync_directory(folder_);", ";"),
+    ("names-in-checkpoint-are-not-synced", CHECKPOINT, "    fsync_directory(aside);", ";"),
+    ("folder-of-checkpoints-is-not-synced", CHECKPOINT, "    fsync_directory(folder_of(folder_));", ";"),
+    ("failed-sync-is-ignored", WRITER, "::fsync(fd_.get()) != 0", "::fsync(fd_.get()) > 0"),
+    ("short-write-is-complete", WRITER, "bytes = bytes.subspan(static_cast<std::size_t>(n));", "bytes = {};"),
+    ("generation-is-not-recorded", CHECKPOINT,
+     "    FileWriter(folder_ / GenerationBegin{generation, step}.text()).close();", ";"),
+]
+
+FAULTS = {"members": OLD + OTHER, "training": TRAINING, "shares": SHARES, "tables": TABLES, "hosts": HOSTS_FAULTS}

@@ -35,7 +35,8 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from planted import ROOT, write
+
 PIECE = 100  # seeds of one call of the program
 SCENARIOS = ["members", "training", "tables", "hosts", "shares"]
 
@@ -84,12 +85,8 @@ class Totals:
                 self.failed = sorted({*self.failed, int(seed[1])})
 
     def save(self):
-        if self.path is None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_suffix(".new")
-        aside.write_text(json.dumps({k: v for k, v in self.__dict__.items() if k != "path"}))
-        aside.replace(self.path)
+        if self.path is not None:
+            write(self.path, json.dumps({k: v for k, v in self.__dict__.items() if k != "path"}))
 
 
 def run(options):
@@ -163,12 +160,6 @@ def night(options):
     options.exhaustive, options.seeds, options.first_seed = False, None, None
     options.hours = options.piece / 60 / len(SCENARIOS)
 
-    def save():
-        store.parent.mkdir(parents=True, exist_ok=True)
-        aside = store.with_suffix(".new")
-        aside.write_text(json.dumps(parts, indent=1))
-        aside.replace(store)
-
     for number in range(pieces * len(SCENARIOS)):
         if number == len(parts):
             parts.append({"piece": number // len(SCENARIOS) + 1, "scenario": SCENARIOS[number % len(SCENARIOS)],
@@ -182,12 +173,12 @@ def night(options):
         # The seeds of a part that was stopped count, unless another file is in the place of its file.
         if any(part.get(name, -math.inf) + count < 0 for name, count in now.items()):
             part.update({name: -count for name, count in now.items()})
-        save()
+        write(store, json.dumps(parts, indent=1))
         run(options)
         for name, count in counts_of(totals).items():
             part[name] += count
         part.update(done=True, failed=Totals(totals).failed)
-        save()
+        write(store, json.dumps(parts, indent=1))
     return night_table(parts)
 
 

@@ -40,6 +40,7 @@ struct Process {
   std::uint64_t sends = 0;                                            // messages that it has sent
 
   [[nodiscard]] bool runs() const noexcept { return state == State::running; }
+  void pause_until(Nanos time) { paused_until = std::max(paused_until, time); }
 };
 
 struct Thread {

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include <tutti/core/span.hpp>
-#include <tutti/data/check_audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
@@ -31,6 +30,7 @@
 #include <tutti/train/fit.hpp>
 #include <tutti/train/trainer.hpp>
 
+#include "audit_files.hpp"
 #include "interposed_files.hpp"
 #include "interposed_threads.hpp"
 #include "job.hpp"
@@ -248,16 +248,6 @@ int work(Job& job, Worker& me) {
 }
 
 // ---- checks ----
-void check_audit_files(Job& job) {
-  std::vector<std::string> files;
-  for (const auto& e : std::filesystem::directory_iterator("audit")) files.push_back(e.path().string());
-  for (std::int64_t e = 0; e < epochs; ++e) {
-    const AuditResult r = check_audit(files, e, samples);
-    if (!r.exactly_once())
-      job.scheduler().fail("epoch " + std::to_string(e) + ": " + std::to_string(r.missing) + " samples missing, " +
-                           std::to_string(r.repeated) + " repeated; " + r.where);
-  }
-}
 int units() { return plan.rows ? static_cast<int>(batch) : logical; }
 // Returns the shares of step `step` + 1.
 std::vector<std::int32_t> shares_after(std::int64_t step, std::size_t world) {
@@ -311,7 +301,7 @@ int main(int argc, char** argv) {
     watcher.job = &job;
     tutti::span_watcher.store(&watcher);
     const bool done = job.run();
-    if (done) check_audit_files(job);
+    if (done) check_audit_files(job.scheduler(), epochs, samples);
     if (plan.mode == Mode::calm) check_speed(job);
     if (plan.mode == Mode::killed_in_exchange && founders > 1 && !was_killed)
       s.scheduler.fail("no process was killed in an exchange of times");

@@ -52,6 +52,20 @@ class Simulation {
   Network network;
   std::set<const Process*> silent;  // processes that lost their power: their peers do not learn of it
 
+  // ---- faults; name: "fault 3: " ----
+  void kill(Process& p, const std::string& name) {
+    scheduler.note(name + "SIGKILL of " + p.name);
+    scheduler.kill(p, SIGKILL);
+  }
+  void stop(Process& p, Nanos time, const std::string& name) {
+    scheduler.note(name + p.name + " is stopped" + lasting(time));
+    p.pause_until(scheduler.now() + time);
+  }
+  void jump(Process& p, Random& r, const std::string& name) {
+    scheduler.note(name + "the wall clock of " + p.name + " jumps");
+    p.clocks.jump(r.between(-3600, 3600) * second);
+  }
+
  private:
   void end(Process& p) {
     // The world's process ends with the schedule.
@@ -64,20 +78,31 @@ class Simulation {
   }
 };
 
-namespace detail {
-
-inline void write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = TUTTI_SYSTEM(write)(descriptor, text.data(), text.size());
-    if (n <= 0) std::abort();
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-}
-[[nodiscard]] inline std::string hex(std::uint64_t value) {
-  char text[17];
-  (void)std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+// Returns a text without the schedule's folder, which has another name in each run.
+[[nodiscard]] inline std::string without_folder(std::string text) {
+  const std::string folder = std::filesystem::current_path();
+  for (std::size_t at = 0; (at = text.find(folder, at)) != std::string::npos;) text.replace(at, folder.size(), ".");
   return text;
 }
+// Returns the exit code of the running process, whose main function is f(). Its errors have codes of their own.
+template <class F>
+[[nodiscard]] int code_of(F&& f) {
+  Scheduler& s = *Scheduler::current();
+  Process& p = s.process();
+  int code = 1;
+  try {
+    code = f();
+  } catch (const Error& e) {
+    code = e.exit_code();
+    p.error = without_folder(e.what());
+  } catch (const std::exception& e) {
+    p.error = without_folder(e.what());
+  }
+  if (code != 0) s.note(p.name + ": " + p.error);
+  return code;
+}
+
+namespace detail {
 
 // Runs the schedule in this process, writes "ok ..." or "FAILED ..." and then the history, and ends the process.
 [[noreturn]] inline void run_schedule(const ScheduleOptions& o, const std::function<void(Simulation&)>& scenario,
@@ -90,11 +115,11 @@ inline void write_all(int descriptor, std::string_view text) {
   Scheduler& s = simulation.scheduler;
   s.keep_history();
   const auto finish = [&](const std::string& line) {
-    const Nanos simulated = s.now();
-    write_all(output, line + " simulated " + std::to_string(simulated / ms) + " ms, " + std::to_string(s.switches()) +
-                          " switches, history " + hex(s.hash()) + "\n");
-    write_all(output, s.history());
-    ::_exit(0);
+    std::FILE* const to = ::fdopen(output, "w");
+    std::fprintf(to, "%s simulated %lld ms, %llu switches, history %016llx\n%s", line.c_str(),
+                 static_cast<long long>(s.now() / ms), static_cast<unsigned long long>(s.switches()),
+                 static_cast<unsigned long long>(s.hash()), s.history().c_str());
+    ::_exit(std::fflush(to));
   };
   s.on_failure = [&](const std::string& why) { finish("FAILED: " + why + ";"); };
   try {

@@ -95,7 +95,7 @@ class Tables : private TableServers {
     of.process = &s_.start_process(
         (server ? "server" : "worker") + std::to_string(number) + (run == 0 ? "" : " again " + std::to_string(run)),
         [this, &of] { return process(of); });
-    of.process->clocks.set_rate(1 + 1e-6 * static_cast<double>(s_.noise().between(-3000, 3000)));
+    of.process->clocks.drift(s_.noise());
     if (server && run > 0 && Random(simulation_.options.seed, 400 + i_of(of)).one_in(3))
       s_.start_thread(s_.process(), [this, &of] { kill_when_greeted(of); });
   }
@@ -134,21 +134,13 @@ class Tables : private TableServers {
     const Nanos until = worker.again_at + r.between(50 * ms, 600 * ms);
     quiet_at_ = std::max(quiet_at_, until);
     for (Start& x : starts_)
-      if (!x.server && x.process->runs()) x.process->paused_until = std::max(x.process->paused_until, until);
+      if (!x.server && x.process->runs()) x.process->pause_until(until);
   }
   [[nodiscard]] int process(Start& of) {
-    int code = 1;
-    try {
+    return code_of([&] {
       of.server ? serve(of) : async_ ? train_async(of) : train(of);
-      code = 0;
-    } catch (const Error& e) {
-      code = e.exit_code();
-      of.process->error = e.what();
-    } catch (const std::exception& e) {
-      of.process->error = e.what();
-    }
-    if (code != 0) s_.note(of.process->name + ": " + of.process->error);
-    return code;
+      return 0;
+    });
   }
 
   // ---- workers ----
@@ -268,7 +260,7 @@ class Tables : private TableServers {
     const std::string name = "fault " + std::to_string(number) + ": ";
     const Nanos most = deadline_ * second / 8;
     const Nanos time = r.one_in(8) ? r.between(2 * most, 20 * most) : r.between(ms, most);
-    const std::string span = " for " + std::to_string(time / ms) + " ms";
+    const std::string span = lasting(time);
     const auto lasts = [&](std::vector<Start*> hit) {
       quiet_at_ = std::max(quiet_at_, s_.now() + time);
       stood_ += time;
@@ -300,17 +292,15 @@ class Tables : private TableServers {
       }
       case 3:
       case 4:
-        s_.note(name + one.process->name + " is stopped" + span);
         lasts({&one});
-        one.process->paused_until = std::max(one.process->paused_until, s_.now() + time);
-        return;
+        return simulation_.stop(*one.process, time, name);
       case 5: {
         const bool suspended = r.one_in(2);
         s_.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + span);
         quiet_at_ = std::max(quiet_at_, s_.now() + time);
         stopped_until_ = std::max(stopped_until_, s_.now() + time);
         for (Start* x : running) {
-          x->process->paused_until = std::max(x->process->paused_until, s_.now() + time);
+          x->process->pause_until(s_.now() + time);
           if (suspended) x->process->clocks.suspend(time);
         }
         return;
@@ -340,8 +330,7 @@ class Tables : private TableServers {
         }
         return;
       default:
-        s_.note(name + "the wall clock of " + one.process->name + " jumps");
-        one.process->clocks.jump(r.between(-3600, 3600) * second);
+        simulation_.jump(*one.process, r, name);
     }
   }
 

@@ -80,7 +80,7 @@ void disturb(Job& job, Disk& disk) {
       kind = 1;
       time = 6 * second;
     }
-    const std::string span = " for " + std::to_string(time / ms) + " ms";
+    const std::string span = lasting(time);
     if (i == count) {
       s.note(name + "all machines lose their power");
       return job.cut_power();
@@ -134,9 +134,8 @@ void disturb_changes(Job& job) {
     }
     Worker& w = job.launcher().workers()[victim % job.launcher().workers().size()];
     if (job.launcher().is_over() || !w.process->runs()) continue;
-    s.note(name + "SIGKILL of " + w.process->name);
     job.excuse(*w.process);
-    s.kill(*w.process, SIGKILL);
+    job.simulation().kill(*w.process, name);
   }
 }
 // Stops all processes while the job reports something. The numbers of these faults begin with 130.
@@ -166,9 +165,8 @@ void disturb_leaver(Job& job) {
     if (e != MembershipChecks::Event::report || w != &leaver || !leaver.asked_to_leave) return;
     // Shorter than the time-out, so the arbiter does not remove it.
     const Nanos time = job.timeout() / 100 * 76;
-    s.note("fault 140: " + leaver.process->name + " is stopped for " + std::to_string(time / ms) + " ms");
     job.launcher().checks().disturb(s.now() + time);
-    leaver.process->paused_until = std::max(leaver.process->paused_until, s.now() + time);
+    job.simulation().stop(*leaver.process, time, "fault 140: ");
   };
 }
 // Chooses the faults of the members that belong to this scenario, and what the others promise.
@@ -300,7 +298,7 @@ int main(int argc, char** argv) {
     const bool done = job.run();
     if (job.power_was_cut()) disk.lose_power();
     disk.full_until = disk.broken_until = disk.slow_until = 0;
-    if (done) check_audit_files(job);
+    if (done) check_audit_files(s.scheduler, epochs, samples);
     if (done && !training.complained) check_log(job);
     check_checkpoints(job, done);
   });

@@ -5,21 +5,19 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/check_audit.hpp>
 #include <tutti/io/json/json.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/coordinator.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "disk.hpp"
+#include "audit_files.hpp"
 #include "job.hpp"
 #include "training_net.hpp"
 
@@ -137,17 +135,6 @@ class Announcements : public FitListener {
 };
 
 // ---- after the job ----
-inline void check_audit_files(Job& job) {
-  std::vector<std::string> files;
-  for (const auto& e : std::filesystem::directory_iterator("audit")) files.push_back(e.path().string());
-  std::sort(files.begin(), files.end());
-  for (std::int64_t e = 0; e < epochs; ++e) {
-    const AuditResult r = check_audit(files, e, samples);
-    if (!r.exactly_once())
-      job.scheduler().fail("epoch " + std::to_string(e) + ": " + std::to_string(r.missing) + " samples missing, " +
-                           std::to_string(r.repeated) + " repeated; " + r.where);
-  }
-}
 // Checks that each epoch has its line, with the right evaluation. Later lines of an earlier generation do not count. A
 // rank 0 that is lost between the work of an epoch and its line does not write it.
 inline void check_log(Job& job) {
@@ -214,7 +201,7 @@ inline void check_continuation(Job& job, OneProcess& one, Checkpoints& checkpoin
   for (const EpochReport& r : reports.epochs)
     if (const std::string error = error_of(r, r.epoch > from); !error.empty())
       job.scheduler().fail("epoch " + std::to_string(r.epoch) + " of the continued run " + error);
-  if (audits) check_audit_files(job);
+  if (audits) check_audit_files(job.scheduler(), epochs, samples);
   std::string complaints;
   OneProcess last(training.logical_ranks);
   (void)Checkpoints("run").resume_latest(last.trainer, [&](const std::string& c) { complaints += c; });
