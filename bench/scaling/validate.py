@@ -15,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from simulate import Cluster, Trace, simulate
+from model import Cluster, simulate
+from traces import Trace
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader"]
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")

@@ -65,8 +65,20 @@ class Plan(unittest.TestCase):
         trace = self.file("trace.json", json.dumps({"images": 10, "backward_end": 0.9, "update": 0.1,
                                                     "buckets": [{"bytes": 1e9, "ready": 0.9}]}))
         rows = self.rows(self.plan(trace, *HOST, "--nodes", "1,4", "--images", 3600, "--epochs", 1, "--latency-us", 0,
-                                   "--jitter", 0, "--setup-minutes", 0))
+                                   "--jitter", 0, "--network-efficiency", 1, "--setup-minutes", 0))
         self.assertEqual(rows, {1: [10, 10, 100, 0.1, 0.2], 4: [40, 16, 40, 0.06, 0.5]})
+
+    def test_range(self):
+        """The table lies inside of the range, which an option narrows."""
+        arguments = ["100:10", *HOST, "--nodes", "1,16", "--images", 40000]
+        found = []
+        for more in ([], ["--jitter", 0.01], ["--jitter", 0.01, "--network-efficiency", 0.9]):
+            text = self.plan(*arguments, *more)
+            low, high = map(float, re.search(r"^range with 16: (\S+) to (\S+) images/s", text, re.M).groups())
+            self.assertTrue(low <= self.rows(text)[16][1] <= high, text)
+            found.append(high - low)
+        self.assertEqual(found, sorted(found, reverse=True))
+        self.plan(*arguments, "--devices", 8, "--host-link-gb", 60, tells="host loss 0 to 0.13, channels 2 to 16")
 
     def test_effect_of_one_more_instance(self):
         text = self.plan("100:10", *HOST, "--nodes", "1,2,4,8,16", "--images", 40000)
@@ -301,7 +313,7 @@ class Plan(unittest.TestCase):
         self.plan("668:256", code=2, tells="[arguments] expected --type TYPE, or --price and --network-gbit")
         self.plan("668:256", "--price", 1, code=2, tells="[arguments] expected --type")
         for words in ("--nodes 0", "--nodes 1,x", "--nodes 9999999", "--nodes ,", "--price -1", "--epochs 0", "--epochs nan", "--epochs 1e-300", "--images 0.5",
-                      "--devices 0", "--network-gbit 0", "--bytes 3", "--model lenet", "--jitter -1", "--within-hours 0", "--what 1"):
+                      "--devices 0", "--network-gbit 0", "--bytes 3", "--model lenet", "--jitter -1", "--network-efficiency 0", "--network-efficiency 1.1", "--within-hours 0", "--what 1"):
             self.plan("668:256", *HOST, *words.split(), code=2)
         self.plan("668:256", *HOST, "--model", "resnet18", "--parameters", 5, code=2, tells="[--parameters] expected either")
 
