@@ -15,6 +15,7 @@ UPDATES = [(EMULATED, "weight updates, norms, averages")]
 STEPS = [(STEP, "a steady step"), (STEP, "steps that the device ends equal")]
 INTEGERS = [(EMULATED, "the conversions of sums of logical ranks give")]
 INPUT = [("test_cuda_input", "images that the device crops")]
+SECTORS = [("test_ptx_sectors", "the kernels of a training step in bf16")]
 GRADIENTS = [("test_cuda_weight_gradients", "one kernel launch converts")]
 
 BARRIERS = [
@@ -22,7 +23,6 @@ BARRIERS = [
      "    if (t.row < h) {\n      #pragma unroll", OPS),
     ("statistics-without-barrier", "norm.hpp", "    __syncthreads();\n    if (t.row < h) {\n      const int other",
      "    if (t.row < h) {\n      const int other", OPS),
-    ("chunk-sums-over-stale-sums", "norm.hpp", "  __syncthreads();\n  sums[threadIdx.x] = sum;", "  sums[threadIdx.x] = sum;", OPS),
     ("chunk-sums-read-early", "norm.hpp", "  sums[threadIdx.x] = sum;\n  __syncthreads();", "  sums[threadIdx.x] = sum;", OPS),
     ("sums-finished-early", "norm_kernels.hpp", "  wait_for_blocks(arrived);\n  each_finish(channels, [&](int k) {", "  each_finish(channels, [&](int k) {", ONCE),
     ("statistics-read-early", "norm_kernels.hpp", "  wait_for_blocks(arrived);\n  each_chunk_from_last(chunks, [&](int k) {\n    apply_to",
@@ -94,4 +94,15 @@ EARLY = [
     ("one-thread-waits", "step.hpp", "  wait_for_earlier_kernels();\n  __shared__ double room[256];\n  __shared__ double scales[1];",
      "  if (threadIdx.x == 0) wait_for_earlier_kernels();\n  __shared__ double room[256];\n  __shared__ double scales[1];", STEPS),
 ]
-FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS + OPERANDS + EARLY
+# Kernels with right results whose warps ask for more memory than they need.
+STRIDES = [
+    ("neighbours-two-vectors-apart", "elementwise.hpp",
+     "for (i64 k = first_index(); k < n / V; k += index_step()) {\n    float a[V];\n    load_floats<T, V>(x + k * V, a);",
+     "for (i64 m = first_index(), half = n / V / 2; m < n / V; m += index_step()) {\n    float a[V];\n"
+     "    const i64 k = m < 2 * half ? m % half * 2 + m / half : m;\n    load_floats<T, V>(x + k * V, a);", SECTORS),
+    ("numbers-of-channels-one-at-a-time", "common.hpp", "  constexpr int n = V % 4 == 0 ? 4 : 1;\n  #pragma unroll\n  for (int k = 0; k < V; k += n) {\n    const Vec",
+     "  constexpr int n = 1;\n  #pragma unroll\n  for (int k = 0; k < V; k += n) {\n    const Vec", SECTORS),
+    ("partial-sums-one-at-a-time", "norm.hpp", "    store_channels(to, s1);\n    store_channels(to + channels, s2);",
+     "    for (int j = 0; j < V; ++j) ((volatile float*)to)[j] = s1[j], ((volatile float*)to)[channels + j] = s2[j];", SECTORS),
+]
+FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS + OPERANDS + EARLY + STRIDES

@@ -54,9 +54,9 @@ template <class T, int V> inline void store_floats(T* p, const float (&f)[V]) {
   store<T, V>(p, v);
 }
 
-// Loads the numbers of V neighbouring channels, 16 bytes at a time if V is a multiple of 4. The lanes of a warp read
-// neighbouring groups: single loads would ask for 32 bytes of memory for each 4 bytes. Each channel number is a multiple
-// of V, and the arrays are aligned to 16 bytes.
+// Load and store the numbers of V neighbouring channels, 16 bytes at a time if V is a multiple of 4. The lanes of a
+// warp read neighbouring groups: single loads would ask for 32 bytes of memory for each 4 bytes. Each channel number is
+// a multiple of V, and the arrays are aligned to 16 bytes.
 template <int V>
 inline void load_channels(const float* from, float (&to)[V]) {
   constexpr int n = V % 4 == 0 ? 4 : 1;
@@ -65,6 +65,18 @@ inline void load_channels(const float* from, float (&to)[V]) {
     const Vec<float, n> part = load<float, n>(from + k);
     #pragma unroll
     for (int j = 0; j < n; ++j) to[k + j] = part.v[j];
+  }
+}
+
+template <int V>
+inline void store_channels(float* to, const float (&from)[V]) {
+  constexpr int n = V % 4 == 0 ? 4 : 1;
+  #pragma unroll
+  for (int k = 0; k < V; k += n) {
+    Vec<float, n> part;
+    #pragma unroll
+    for (int j = 0; j < n; ++j) part.v[j] = from[k + j];
+    store<float, n>(to + k, part);
   }
 }
 

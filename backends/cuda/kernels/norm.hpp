@@ -67,9 +67,11 @@ inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* pa
     float* to = partial + number * 2 * channels + t.channel;
     #pragma unroll
     for (int j = 0; j < V; ++j) {
-      to[j] = first[j * 256 + me];
-      to[channels + j] = second[j * 256 + me];
+      a[j] = first[j * 256 + me];
+      b[j] = second[j * 256 + me];
     }
+    store_channels(to, a);
+    store_channels(to + channels, b);
   }
 }
 
@@ -126,9 +128,11 @@ __forceinline__ void statistics_of(const T* x, float* partial, i64 all, int chan
     float* to = partial + number * 2 * channels + t.channel;
     #pragma unroll
     for (int j = 0; j < V; ++j) {
-      to[j] = means[j * 256 + me];
-      to[channels + j] = squares[j * 256 + me];
+      s1[j] = means[j * 256 + me];
+      s2[j] = squares[j * 256 + me];
     }
+    store_channels(to, s1);
+    store_channels(to + channels, s2);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "block.hpp"
 #include "device.hpp"
+#include "sectors.hpp"
 
 namespace tutti::emulator {
 
@@ -213,6 +214,7 @@ void Accesses::global(std::uint64_t address, unsigned size, unsigned count, unsi
   const std::uint64_t begin = address % page_bytes;
   for (std::uint64_t i = begin >> page.shift; i < (begin + bytes) >> page.shift; ++i)
     a.access(page.cells[i], a.launch_serial_, access, "global", address);
+  Sectors::instance().access(address, bytes, (access & writes) != 0);
   if ((access & releases) != 0) a.release(address);
   if ((access & acquires) != 0) a.acquire(address);
 }

@@ -31,7 +31,8 @@ struct Machine {
   void (*global)(std::uint64_t address, unsigned size, unsigned count, unsigned access) = nullptr;
   void (*shared)(std::uint64_t address, unsigned size, unsigned count, unsigned access) = nullptr;
   void (*fault)(const char* what, std::uint64_t address) = nullptr;
-  unsigned errors = 3;  // of approximate instructions (ptx_approximate.hpp)
+  unsigned errors = 3;       // of approximate instructions (ptx_approximate.hpp)
+  unsigned instruction = 0;  // the number in its kernel of the instruction that accesses global memory
 };
 
 // The order in which the threads of a block run. All orders are equally valid; a result that depends on the order is a

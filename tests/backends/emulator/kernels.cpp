@@ -25,6 +25,7 @@
 #include "block.hpp"
 #include "compile.hpp"
 #include "device.hpp"
+#include "sectors.hpp"
 
 namespace tutti::emulator {
 namespace {
@@ -116,7 +117,12 @@ class Launch {
     const Faults faults(kernel_.name);
     Accesses& accesses = Accesses::instance();
     accesses.begin_launch(kernel_.name, kernel_.layout, early_);
-    if (together_) return run_together(thread);
+    Sectors& sectors = Sectors::instance();
+    sectors.begin_launch(kernel_.name);
+    if (together_) {
+      run_together(thread);
+      return sectors.end_launch();
+    }
     for (unsigned y = 0; y < grid_.y; ++y)
       for (unsigned x = 0; x < grid_.x; ++x) {
         // Shared memory is not zero on a GPU: earlier blocks or programs have used it.
@@ -124,7 +130,9 @@ class Launch {
         b.machine.block = {x, y, 0};
         accesses.begin_block();
         b.run(block_.x, static_cast<ThreadOrder>((x + y) % 3), thread);
+        sectors.end_block();
       }
+    sectors.end_launch();
     if (early_ && accesses.waits() != std::size_t{grid_.x} * grid_.y * block_.x)
       give_up("a thread that does not wait for earlier kernels, in kernel " + kernel_.name);
   }

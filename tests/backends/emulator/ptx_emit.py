@@ -28,6 +28,7 @@ class Function:
         self.local = {v.name: v for v in entry.local}
         self.checker = Checker(entry)
         self.at = None  # the current instruction
+        self.place = 0  # its number in the entry
 
     # Operands.
     def register(self, text):
@@ -97,7 +98,7 @@ class Function:
         registers = [f"  {register_type(t)} {self._name(r)} = 0;\n" for r, t in self.entry.registers.items()]
         local = [f"  alignas({v.align}) u8 L_{v.name.strip('_$')}[{v.bytes}];\n" for v in self.entry.local]
         body = []
-        for s in self.entry.body:
+        for self.place, s in enumerate(self.entry.body):
             body.append(f"L_{s.replace('$', 'L')}:;\n" if isinstance(s, str) else f"  {self.statement(s)}\n")
         sizes = ", ".join(str(p.bytes) for p in self.entry.parameters)
         local.append(f"  static const u32 sizes[] = {{{sizes}{', ' if sizes else ''}0}};\n")
@@ -121,6 +122,11 @@ def _access(f, i, operand):
     return space, address, C_TYPE[i.type], BYTES[i.type], count, how
 
 
+def _marked(f, space):
+    """Returns the statement before an access that may be to global memory: it tells the emulator which instruction makes it."""
+    return f"M->instruction = {f.place}u; " if space in ("global", "generic") else ""
+
+
 def _parts(text):
     return [t.strip() for t in text.strip("{} ").split(",")]
 
@@ -137,13 +143,13 @@ def load(f, i):
     lines = " ".join(f.put(n, f"at<{to}>(p, {k})") for k, n in enumerate(names))
     # A thread that reads so may wait for what another block does.
     others = "M->yield(); " if how == "acquire_" else ""
-    return f"{{ {others}const u8* p = {space}({address}, {size}, {count}, {how}reads); {lines} }}"
+    return f"{{ {others}{_marked(f, space)}const u8* p = {space}({address}, {size}, {count}, {how}reads); {lines} }}"
 
 
 def store(f, i):
     space, address, to, size, count, how = _access(f, i, i.operands[0])
     lines = " ".join(f"set<{to}>(p, {k}, {f.value(n, i.type)});" for k, n in enumerate(_parts(i.operands[1])))
-    return f"{{ u8* p = {space}({address}, {size}, {count}, {how}writes); {lines} }}"
+    return f"{{ {_marked(f, space)}u8* p = {space}({address}, {size}, {count}, {how}writes); {lines} }}"
 
 
 ATOMICS = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}
@@ -159,7 +165,7 @@ def atomic(f, i):
     values = ", ".join(f.value(o, i.type) for o in operands[2:])
     text = f.put(operands[0], "before")
     how = "release_updates" if "release" in modifiers and {"gpu", "sys"} & set(modifiers) else "updates"
-    return (f"{{ u8* p = {space}({address}, {BYTES[i.type]}, 1, {how}); const {to} before = at<{to}>(p, 0); "
+    return (f"{{ {_marked(f, space)}u8* p = {space}({address}, {BYTES[i.type]}, 1, {how}); const {to} before = at<{to}>(p, 0); "
             f"set<{to}>(p, 0, atomic_{operation}<{to}>(before, {values})); {text} }}")
 
 

@@ -40,6 +40,7 @@ struct Machine {
   void (*shared)(u64 address, unsigned size, unsigned count, unsigned access);
   void (*fault)(const char* what, u64 address);
   unsigned errors;
+  unsigned instruction;
 };
 #define TUTTI_HIDDEN __attribute__((visibility("hidden")))
 extern Machine* tutti_machine TUTTI_HIDDEN;
