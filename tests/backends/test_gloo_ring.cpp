@@ -53,7 +53,7 @@ std::vector<std::string> names_of(int ranks) {
   return names;
 }
 
-// Returns numbers of a rank whose sums are rounded, some of them special.
+// Returns numbers of a rank. Sums of them are rounded, and some are special.
 template <class T>
 std::vector<T> noise(int rank, std::size_t n) {
   Rng rng(5, Purpose::user, 0, static_cast<std::uint64_t>(rank));
