@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Measures how well several ranks train together: tutti-launch -n N or mpirun -np N build/bench/scaling [options]. Each
 // round trains for a time with gradients summed over the ranks, and for a time as N independent runs. The ratio of the
-// two is the cost of distribution on this machine at this time. Prints one line of JSON.
+// two is the cost of distribution on this machine at this time. Prints one line of JSON, with the times of a step:
+//
+//   compute_ms            a step of an unconnected rank          compute_cpu_ms  its processor time, all threads
+//   step_ms               a step of a connected rank             step_cpu_ms     its processor time, all threads
+//   exposed_ms            how long it waits for sums after the backward pass
+//   communication_ms      how long sums run                      communication_cpu_ms  processor time of their thread
+//   megabytes, gbytes_per_s: of the sums of a step
 //
 //   --model resnet18|resnet20  --batch N (per rank)  --precision f32|bf16  --threads N (per rank)  --rounds N
 //   --seconds S (of a round)  --bucket-mib N  --plain (no shared memory)  --trace FILE (for scaling/simulate.py)
+//   --strategy mpi|gloo (gloo: under tutti-launch)  --wire f32|bf16 (of gradients between processes without shared
+//   memory)
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -14,7 +22,12 @@
 #include <vector>
 
 #include <tutti/backends/make.hpp>
+#ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
+#endif
+#ifdef TUTTI_HAS_GLOO
+#include <tutti/backends/gloo/job.hpp>
+#endif
 #include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/clock.hpp>
@@ -25,52 +38,13 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/trainer.hpp>
 
+#include "scaling/arguments.hpp"
+#include "scaling/counted.hpp"
+
 using namespace tutti;
+using namespace tutti::bench;
 
 namespace {
-
-struct Args {
-  std::string model = "resnet18", precision = "f32", trace;
-  int batch = 32, threads = 1, rounds = 3, bucket_mib = 16;
-  double seconds = 5;
-  bool plain = false;
-};
-
-Args parse(int argc, char** argv) {
-  Args a;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--plain") {
-      a.plain = true;
-      continue;
-    }
-    if (i + 1 >= argc) fail<UsageError>("scaling", "a value after " + name, "no value");
-    const std::string value = argv[++i];
-    if (name == "--model")
-      a.model = value;
-    else if (name == "--precision")
-      a.precision = value;
-    else if (name == "--trace")
-      a.trace = value;
-    else if (name == "--batch")
-      a.batch = std::atoi(value.c_str());
-    else if (name == "--threads")
-      a.threads = std::atoi(value.c_str());
-    else if (name == "--rounds")
-      a.rounds = std::atoi(value.c_str());
-    else if (name == "--bucket-mib")
-      a.bucket_mib = std::atoi(value.c_str());
-    else if (name == "--seconds")
-      a.seconds = std::atof(value.c_str());
-    else
-      fail<UsageError>("scaling", "an option of this program", name);
-  }
-  if (a.batch < 1 || a.threads < 1 || a.rounds < 1 || a.bucket_mib < 1 || !(a.seconds > 0))
-    fail<UsageError>("scaling", "numbers above 0", "a smaller number");
-  if ((a.model != "resnet18" && a.model != "resnet20") || (a.precision != "f32" && a.precision != "bf16"))
-    fail<UsageError>("scaling", "--model resnet18|resnet20, --precision f32|bf16", a.model + ", " + a.precision);
-  return a;
-}
 
 Graph make_model(const std::string& name) {
   Builder b(3, 32, 32);
@@ -88,10 +62,17 @@ struct Side {
   Side(Backend& backend, S& s, const Args& a, int rank, int world)
       : strategy(s),
         trainer(backend, s, make_model(a.model), options(a)),
-        loader(Synthetic({.size = std::int64_t{64} * a.batch * world}),
-               {.placement = {std::int64_t{a.batch} * s.size(), s.size() == 1 ? 0 : rank, s.size()}, .seed = 1}) {
+        loader(Synthetic({.size = std::int64_t{64} * a.batch * world}), loading(a, s, rank)) {
     trainer.trace(&step);
     loader.start({});
+  }
+  static LoaderOptions loading(const Args& a, const S& s, int rank) {
+    LoaderOptions o;
+    o.placement.global_batch = std::int64_t{a.batch} * s.size();
+    o.placement.rank = s.size() == 1 ? 0 : rank;
+    o.placement.world = s.size();
+    o.seed = 1;
+    return o;
   }
   static TrainerOptions options(const Args& a) {
     TrainerOptions o;
@@ -154,24 +135,23 @@ void write_trace(const std::string& path, const std::vector<StepTrace>& alone, c
   if (!file.flush()) fail<DataError>("scaling", "a file to write", path);
 }
 
-int measure(const Args& a) {
-  const LaunchEnvironment start = read_launch_environment();
-  if (is_launcher_query()) return answer_launcher_query({"mpi", true});
-  require_worker(start);
-  // MPI would treat each process as a separate job.
-  if (!start.mpi) require_launched_size(start, "mpi", 1);
-  MpiOptions how;
-  how.shared_memory = !a.plain;
-  MpiCommunicator comm(how);
-  require_launched_size(start, "mpi", comm.size());
+// What the timed rounds of one way used, on all ranks.
+struct Used {
+  std::vector<double> images_per_second;
+  double processor = 0;  // seconds, of this rank
+  SumCosts sums;
+};
+
+template <class C>
+int measure(const Args& a, C& comm) {
   const int rank = comm.rank(), world = comm.size();
   BackendOptions on;
   on.gpu = false;
   on.threads = a.threads;
   const std::unique_ptr<Backend> backend = make_backend("auto", on);
-  AllReduce<MpiCommunicator> all_reduce(comm);
+  AllReduce<C> all_reduce(comm);
   Solo solo;
-  Side<AllReduce<MpiCommunicator>> together(*backend, all_reduce, a, rank, world);
+  Side<AllReduce<C>> together(*backend, all_reduce, a, rank, world);
   Side<Solo> alone(*backend, solo, a, rank, world);
   const auto everyone = [&](double v) {
     all_reduce.sum({&v, 1});
@@ -188,41 +168,103 @@ int measure(const Args& a) {
   const std::int64_t steps = steps_for(alone);
   together.forget();
   alone.forget();
-  std::vector<double> speed, speed_alone, ratio;
+  Used used, used_alone;
+  std::vector<double> ratio;
   for (int round = 0; round < a.rounds; ++round) {
-    const auto timed = [&](auto& side) {
+    const auto timed = [&](auto& side, Used& u) {
       comm.barrier(std::chrono::seconds(600));
+      const SumCosts sums = comm.engine().costs();
       const Stopwatch watch;
       const std::int64_t before = side.images;
+      const double processor = processor_time(CLOCK_PROCESS_CPUTIME_ID);
       side.run(steps);
+      u.processor += processor_time(CLOCK_PROCESS_CPUTIME_ID) - processor;
       comm.barrier(std::chrono::seconds(600));
-      return everyone(static_cast<double>(side.images - before)) / watch.seconds();
+      const double seconds = watch.seconds();
+      const SumCosts& after = comm.engine().costs();
+      u.sums.seconds += after.seconds - sums.seconds;
+      u.sums.processor += after.processor - sums.processor;
+      u.sums.bytes += after.bytes - sums.bytes;
+      u.images_per_second.push_back(everyone(static_cast<double>(side.images - before)) / seconds);
     };
-    speed.push_back(timed(together));
-    speed_alone.push_back(timed(alone));
-    ratio.push_back(speed.back() / speed_alone.back());
+    timed(together, used);
+    timed(alone, used_alone);
+    ratio.push_back(used.images_per_second.back() / used_alone.images_per_second.back());
   }
-  const auto of = [&](auto&& f) { return everyone(median_of(together.traces, f)) / world; };
-  const double exposed = of([](const StepTrace& t) { return t.waited; });
-  const double step = of([](const StepTrace& t) { return t.end; });
-  const double data = everyone(together.data_wait / static_cast<double>(together.traces.size())) / world;
+  const double all_steps = static_cast<double>(steps) * a.rounds;
+  const auto of = [&](auto& side, auto&& f) { return 1e3 * everyone(median_of(side.traces, f)) / world; };
+  const auto of_step = [&](double v) { return everyone(v) / world / all_steps; };
+  const double exposed = of(together, [](const StepTrace& t) { return t.waited; });
+  const double step = of(together, [](const StepTrace& t) { return t.end; });
+  const double compute = of(alone, [](const StepTrace& t) { return t.end; });
+  const double data = 1e3 * of_step(together.data_wait), cpu = 1e3 * of_step(used.processor);
+  const double compute_cpu = 1e3 * of_step(used_alone.processor), sums = 1e3 * of_step(used.sums.seconds);
+  const double sums_cpu = 1e3 * of_step(used.sums.processor), megabytes = of_step(used.sums.bytes) / 1e6;
   if (rank == 0) {
     std::printf(
-        "{\"ranks\": %d, \"model\": \"%s\", \"batch\": %d, \"precision\": \"%s\", \"threads\": %d, "
-        "\"images_per_second\": %.1f, \"unconnected\": %.1f, \"efficiency\": %.4f, \"step_ms\": %.2f, "
-        "\"exposed_ms\": %.3f, \"data_wait_ms\": %.3f}\n",
-        world, a.model.c_str(), a.batch, a.precision.c_str(), a.threads, median(speed), median(speed_alone),
-        median(ratio), 1e3 * step, 1e3 * exposed, 1e3 * data);
+        "{\"ranks\": %d, \"model\": \"%s\", \"batch\": %d, \"precision\": \"%s\", \"threads\": %d, \"communicator\": "
+        "\"%s\", "
+        "\"wire\": \"%s\", \"images_per_second\": %.1f, \"unconnected\": %.1f, \"efficiency\": %.4f, \"step_ms\": "
+        "%.2f, "
+        "\"compute_ms\": %.2f, \"exposed_ms\": %.3f, \"communication_ms\": %.2f, \"communication_cpu_ms\": %.2f, "
+        "\"step_cpu_ms\": %.2f, \"compute_cpu_ms\": %.2f, \"megabytes\": %.2f, \"gbytes_per_s\": %.3f, "
+        "\"data_wait_ms\": %.3f}\n",
+        world, a.model.c_str(), a.batch, a.precision.c_str(), a.threads, comm.name().c_str(), a.wire.c_str(),
+        median(used.images_per_second), median(used_alone.images_per_second), median(ratio), step, compute, exposed,
+        sums, sums_cpu, cpu, compute_cpu, megabytes, sums > 0 ? megabytes / sums : 0, data);
     if (!a.trace.empty()) write_trace(a.trace, alone.traces, together.traces, a.batch);
   }
   return 0;
+}
+
+int over_mpi(const Args& a, const LaunchEnvironment& start) {
+#ifdef TUTTI_HAS_MPI
+  // MPI would treat each process as a separate job.
+  if (!start.mpi) require_launched_size(start, "mpi", 1);
+  MpiOptions how;
+  how.shared_memory = !a.plain;
+  how.wire = a.wire_type();
+  CountedCommunicator<MpiEngine> comm(how.deadline, how, MpiSession::open());
+  require_launched_size(start, "mpi", comm.size());
+  return measure(a, comm);
+#else
+  static_cast<void>(a), static_cast<void>(start);
+  fail<UsageError>("--strategy", "a build with MPI", "a build without it", "install libopenmpi-dev and build again");
+#endif
+}
+
+int over_gloo(const Args& a, const LaunchEnvironment& start) {
+#ifdef TUTTI_HAS_GLOO
+  const auto channel = ControlChannel::open();
+  if (channel == nullptr)
+    fail<UsageError>("--strategy gloo", "tutti-launch, which provides the channel between the processes",
+                     "another launcher", "tutti-launch -n 2 scaling --strategy gloo");
+  ChannelStore store(*channel);
+  InterruptFlag flag;
+  GlooJobOptions how;
+  how.shared_memory = !a.plain;
+  how.wire = a.wire_type();
+  const GlooOptions job = gloo_options(channel->enrol(start, JobFacts{}, how.rendezvous_timeout), how);
+  CountedCommunicator<GlooEngine> comm(job.deadline, job, store, flag);
+  return measure(a, comm);
+#else
+  static_cast<void>(a), static_cast<void>(start);
+  fail<UsageError>("--strategy", "a build with Gloo", "a build without it", "install libgloo-dev and build again");
+#endif
+}
+
+int run(const Args& a) {
+  const LaunchEnvironment start = read_launch_environment();
+  if (is_launcher_query()) return answer_launcher_query({a.strategy, a.strategy == "mpi"});
+  require_worker(start);
+  return a.strategy == "mpi" ? over_mpi(a, start) : over_gloo(a, start);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return measure(parse(argc, argv));
+    return run(parse(argc, argv));
   } catch (const Error& e) {
     std::fprintf(stderr, "scaling: %s\n", e.what());
     return e.exit_code();

@@ -26,6 +26,7 @@
 #include <tutti/backends/gloo/device.hpp>
 #include <tutti/backends/gloo/mesh.hpp>
 #include <tutti/backends/gloo/options.hpp>
+#include <tutti/backends/gloo/ring/connections.hpp>
 #include <tutti/backends/gloo/secure/device.hpp>
 #include <tutti/backends/gloo/wire.hpp>
 #include <tutti/cluster/launch/key_file.hpp>
@@ -190,13 +191,17 @@ class GlooEngine {
     const auto me = std::find(members.begin(), members.end(), rank()) - members.begin();
     const auto mesh = std::make_shared<GlooMesh>(static_cast<int>(me), static_cast<int>(members.size()),
                                                  device(members, names, static_cast<int>(me), deadline));
+    std::shared_ptr<RingConnections> ring;  // of connections that are not encrypted
+    if (options_.streams == nullptr) ring = std::make_shared<RingConnections>(mesh->rank, mesh->size, options_.address);
     {
       const std::lock_guard lock(mutex_);
-      wire_.emplace(mesh, names, options_.wire);
+      wire_.emplace(mesh, ring, names, options_.wire);
     }
     // If the flag was raised before the mesh existed, stop() has not stopped the mesh.
-    if (flag_.raised()) mesh->stop();
+    if (flag_.raised()) wire_->stop();
+    if (ring != nullptr) ring->publish(store_, key("ring/"));
     mesh->connect(store_, key("mesh/"), names, deadline, flag_.raised());
+    if (ring != nullptr) ring->connect(store_, key("ring/"), names, deadline, flag_.raised());
   }
 
   // Returns the device of the mesh. The first rank publishes the key of encrypted connections, or that the connections
@@ -233,10 +238,12 @@ class GlooEngine {
     store_.wake();
     host_.abort();
     std::shared_ptr<GlooMesh> mesh;
+    std::shared_ptr<RingConnections> ring;
     {
       const std::lock_guard lock(mutex_);
-      if (wire_) mesh = wire_->shared_mesh();
+      if (wire_) mesh = wire_->shared_mesh(), ring = wire_->shared_ring();
     }
+    if (ring != nullptr) ring->stop();
     if (mesh != nullptr) mesh->stop();
     news_.notify_all();
   }
@@ -279,7 +286,7 @@ class GlooEngine {
                               std::chrono::steady_clock::time_point start) {
     failed_ = true;
     // Ends the operations of the other ranks, so that they answer the roll call.
-    if (wire_) wire_->mesh().stop();
+    if (wire_) wire_->stop();
     const std::string missing = flag_.raised() ? "" : call_roll();
     const std::string said = flag_.raised() ? flag_.why() : word();
     const auto ms =

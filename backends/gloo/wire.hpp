@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@
 #include <vector>
 
 #include <tutti/backends/gloo/mesh.hpp>
+#include <tutti/backends/gloo/ring/connections.hpp>
+#include <tutti/backends/gloo/ring/sum.hpp>
 #include <tutti/comm/deadline.hpp>
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/comm/wire_type.hpp>
@@ -29,11 +32,21 @@ namespace tutti {
 // Collective operations over a mesh, in the form that HostRoutes needs for a network. Throws ::gloo::Exception.
 class GlooWire {
  public:
-  GlooWire(std::shared_ptr<GlooMesh> mesh, std::vector<std::string> names, WireType wire)
-      : mesh_(std::move(mesh)), names_(std::move(names)), conversion_(wire) {}
+  // ring: sums use it instead of the mesh; may be null.
+  GlooWire(std::shared_ptr<GlooMesh> mesh, std::shared_ptr<RingConnections> ring, std::vector<std::string> names,
+           WireType wire)
+      : mesh_(std::move(mesh)), ring_(std::move(ring)), names_(std::move(names)), conversion_(wire) {
+    if (ring_ != nullptr) ring_sum_.emplace(*ring_);
+  }
 
   [[nodiscard]] GlooMesh& mesh() noexcept { return *mesh_; }
   [[nodiscard]] const std::shared_ptr<GlooMesh>& shared_mesh() const noexcept { return mesh_; }
+  [[nodiscard]] const std::shared_ptr<RingConnections>& shared_ring() const noexcept { return ring_; }
+  // Makes current and later operations throw. Any thread may call it.
+  void stop() {
+    if (ring_ != nullptr) ring_->stop();
+    mesh_->stop();
+  }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
   // Describes the current operation of this rank. The text is the same on all ranks at the same operation.
   [[nodiscard]] std::string position() const {
@@ -41,6 +54,9 @@ class GlooWire {
   }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view) {
+    // The ring converts f32 to bf16 in the same passes in which it adds.
+    if (ring_sum_ && t == DType::f32 && op == ReduceOp::sum && conversion_.type() == WireType::bf16)
+      return reduce_in_ring(t, DType::bf16, data, op, deadline);
     constexpr std::size_t whole = std::numeric_limits<std::size_t>::max();
     conversion_.run(t, op, data, whole, [&](DType w, std::span<std::byte> piece) { reduce(w, piece, op, deadline); });
   }
@@ -77,15 +93,23 @@ class GlooWire {
   };
   // Gives each operation its own tag, so that messages of different operations do not match: Gloo ends the process if a
   // message is too long.
-  StartedOperation begin(const char* kind, std::size_t bytes, const Deadline& deadline) {
+  void number(const char* kind, std::size_t bytes) {
     kind_ = kind;
     bytes_ = bytes;
     ++number_;
     tag_ = static_cast<std::uint32_t>(xxh64(position()));
+  }
+  StartedOperation begin(const char* kind, std::size_t bytes, const Deadline& deadline) {
+    number(kind, bytes);
     return {mesh_, {*mesh_, deadline}};
   }
 
+  void reduce_in_ring(DType t, DType sent, std::span<std::byte> data, ReduceOp op, const Deadline& deadline) {
+    number("all_reduce", data.size());
+    if (!data.empty()) ring_sum_->run(t, sent, data, op, deadline, tag_);
+  }
   void reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline) {
+    if (ring_sum_) return reduce_in_ring(t, t, data, op, deadline);
     const StartedOperation started = begin("all_reduce", data.size(), deadline);
     ::gloo::AllreduceOptions o(started.mesh);
     const auto set = [&]<class T>(T) { o.setOutput(reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)); };
@@ -113,6 +137,8 @@ class GlooWire {
   }
 
   std::shared_ptr<GlooMesh> mesh_;
+  std::shared_ptr<RingConnections> ring_;
+  std::optional<RingSum> ring_sum_;
   std::vector<std::string> names_;
   WireConversion conversion_;
   std::string kind_ = "nothing";
