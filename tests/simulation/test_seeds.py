@@ -53,6 +53,8 @@ FOUND = [
     (828, "hosts"),
     # The file of a launcher was not made, because another process had removed the empty folder of its job.
     (354, "hosts"),
+    # A worker was killed just before the weights of the others were not finite, and the launcher exited with 5, not with 6.
+    (2127, "hosts"),
     # A worker that was asked to leave ended with an error, because its release arrived after its lease had ended.
     (518, "training"),
     # A rank that could not write the audit of a step in time repeated the step after the change of members.

@@ -121,6 +121,11 @@ TEST_CASE("the exit code of a job follows the table, in any order in which the p
         // The weights became infinite or NaN.
         {{"exit 6", "exit 6"}, {"exit 5", "stopped"}, 0, process, 6, "worker"},
         {{"exit 6", "exit 5"}, {kill}, 0, process, 6, "worker 0"},
+        // The others continue without a worker that was killed.
+        {{kill, "exit 6"}, {zero}, 0, process, 6, "worker 1"},
+        {{kill, "exit 6", "exit 6"}, {}, 0, process, 6, "worker"},
+        {{"kill 15", "exit 3"}, {kill}, 0, process, 3, "worker 1"},
+        {{"kill 15", "exit 143"}, {}, 0, process, 5, "worker 0"},
         // Another program ended the job, or the launcher could not be reached.
         {{"ended", "ended"}, {"ended"}, 0, outside, 143},
         {{"unheard", "ended"}, {"unheard"}, 0, outside, 5},

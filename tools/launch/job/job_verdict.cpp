@@ -32,7 +32,7 @@ namespace {
 }  // namespace
 
 const ProcessExit* culprit(const JobEnd& job) {
-  enum Rank { failed, stopped, server_failed, lost, vanished, orphaned, none };
+  enum Rank { failed, killed, stopped, server_failed, lost, vanished, orphaned, none };
   const bool done = work_is_done(job);
   const auto rank_of = [&](const ProcessExit& e) {
     if (e.good()) return none;
@@ -44,7 +44,10 @@ const ProcessExit* culprit(const JobEnd& job) {
     if (e.end.why != "own") return none;
     if (e.lost_another()) return lost;
     if (job.elastic && e.is_server()) return server_failed;
-    return in_order ? stopped : failed;
+    if (in_order) return stopped;
+    // The others continue without a worker that was killed, so it did not end the job if another one failed by itself.
+    return job.elastic && e.end.by_signal && exit_code_for(e.end) == static_cast<int>(ExitCode::communication) ? killed
+                                                                                                               : failed;
   };
   const ProcessExit* first = nullptr;
   for (const ProcessExit& e : job.endings)

@@ -74,7 +74,8 @@ struct JobResult {
 
 // Returns the process that caused the end: the first process that failed by itself; if there is none, one that stopped
 // in order; then one that ended because it lost another process; then one that vanished; then one that was orphaned. In
-// an elastic job workers come before servers, unless the workers only lost a server. May return null.
+// an elastic job a process that failed comes before one that was killed, and workers come before servers, unless the
+// workers only lost a server. May return null.
 [[nodiscard]] const ProcessExit* culprit(const JobEnd& job);
 
 // Decides how the job ended.
