@@ -2,18 +2,15 @@
 """Traces of the step of one rank, for model.py: read from a file that bench/scaling --trace wrote, or computed from the
 convolutions of ResNet-50 for a GPU. Used by simulate.py, validate.py and tutti-plan.
 
-The trace of a GPU takes only shares from the graph: the time of each layer's passes by FLOPs and bytes, as tests/gpu/predict.py
+The trace of a GPU takes only shares from the graph: the time of each layer's passes by FLOPs and bytes, as bench/scaling/gpu_step.py
 counts them, and the bytes of its gradients. The seconds of the whole step are given, and all layers are scaled to them."""
 import functools
-import importlib.util
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-# In a source tree, and in an installation.
-COUNT_PLACES = (HERE.parents[1] / "tests" / "gpu" / "predict.py", HERE / "predict.py")
+import gpu_step
+
 MIB = 2**20
 # The trainer's rule (include/tutti/tensor/arena.hpp, make_buckets): the first bucket is small, so that its sum starts early.
 FIRST_BUCKET, BUCKET = 1 * MIB, 16 * MIB
@@ -108,44 +105,30 @@ def make_buckets(slices, bucket=BUCKET, first=FIRST_BUCKET):
     return [tuple(b) for b in buckets]
 
 
-@functools.lru_cache(maxsize=None)
-def counts():
-    """Returns tests/gpu/predict.py as a module: the convolutions of ResNet-50, the time of a pass, and the GPUs' data sheets."""
-    place = next((p for p in COUNT_PLACES if p.is_file()), None)
-    if place is None:
-        raise TraceError("traces", f"predict.py in {COUNT_PLACES[0].parent} or {COUNT_PLACES[1].parent}", "none",
-                         "install tutti, or use the source tree")
-    spec = importlib.util.spec_from_file_location("tutti_gpu_predict", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def gpus():
-    return {"V100": V100, **counts().GPUS}
+    return {"V100": V100, **gpu_step.GPUS}
 
 
 @functools.lru_cache(maxsize=None)
 def resnet50(gpu="V100", images=256):
     """Returns the layers of ResNet-50 in the order of the forward pass: [(forward seconds, backward seconds, [parameters of each
     slice, in the order in which they become final])]. The last layer is fully connected. Seconds are right up to a common factor."""
-    p = counts()
     bandwidth, flops, _ = gpus()[gpu]
-    memory, products = p.EFFICIENCIES[0]
-    copy, rate = bandwidth * p.COPY * memory, flops * p.PRODUCTS * products
-    convolutions = p.convolutions()
+    memory, products = gpu_step.EFFICIENCIES[0]
+    copy, rate = bandwidth * gpu_step.COPY * memory, flops * gpu_step.PRODUCTS * products
+    convolutions = gpu_step.convolutions()
     outputs = sum(b * out * out for _, b, _, _, out in convolutions)
     layers = []
     for k, (a, b, kernel, size, out) in enumerate(convolutions):
-        stem = p.STEM if k == 0 else 1
-        one = p.convolution(images, a, b, kernel, size, out, copy, rate * stem)
-        weights = p.convolution(images, a, b, kernel, size, out, copy, rate * stem * p.WEIGHT_GRADIENTS)
+        stem = gpu_step.STEM if k == 0 else 1
+        one = gpu_step.convolution(images, a, b, kernel, size, out, copy, rate * stem)
+        weights = gpu_step.convolution(images, a, b, kernel, size, out, copy, rate * stem * gpu_step.WEIGHT_GRADIENTS)
         share = b * out * out / outputs * images / copy  # of the batch norm after it
         # The images have 3 channels. The kernels of the first layer see 8, of which five are zero and have no gradient.
         layers.append((one + share * NORM_FORWARD, (0 if k == 0 else one) + weights + share * NORM_BACKWARD,
                        [b, b, (3 if k == 0 else a) * b * kernel * kernel]))
     features = convolutions[-1][1]
-    one = p.convolution(images, features, CLASSES, 1, 1, 1, copy, rate)
+    one = gpu_step.convolution(images, features, CLASSES, 1, 1, 1, copy, rate)
     return layers + [(one, 2 * one, [CLASSES, CLASSES * features])]
 
 

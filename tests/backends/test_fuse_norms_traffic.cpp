@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Tests what the fusions of the CUDA backend save: the bytes of activations that the ops of a step of ResNet-50 move,
-// and the batch norms that an L2 cache holds. tests/gpu/predict.py reads the printed numbers.
+// and the batch norms that an L2 cache holds. bench/scaling/gpu_step.py reads the printed numbers.
 #include <doctest/doctest.h>
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 time of train_cifar10 --recipe fast from its start to its end, part by part. Prints the tables of docs/reference/gpu.md. No GPU
 is used, and nothing is fitted to a measurement of tutti on one.
 
-usage: predict.py PROGRAM, the test program tests/backends/test_fuse_norms_traffic of a build, which prints the bytes of
+usage: gpu_step.py PROGRAM, the test program tests/backends/test_fuse_norms_traffic of a build, which prints the bytes of
 activations that each kind of op moves for one image, and the convolutions, counted from the graphs.
 
 A kernel takes the longer of two times: that of its bytes and that of its products. The two ends of each interval are two
