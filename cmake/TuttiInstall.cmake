@@ -71,8 +71,8 @@ foreach(folder scripts bootstrap batch cloudformation)
           PATTERN __pycache__ EXCLUDE PATTERN source EXCLUDE)
 endforeach()
 install(PROGRAMS tools/pytorch_weights.py DESTINATION "${tutti_scripts_dir}")
-install(FILES bench/scaling/model.py bench/scaling/traces.py bench/scaling/published.py bench/scaling/gpu_step.py bench/scaling/spot_traces.py
-              bench/scaling/spot_model.py bench/scaling/spot_plan.py bench/scaling/plan_picture.py tools/instance-types.csv
+install(FILES bench/scaling/simulate.py bench/scaling/model.py bench/scaling/traces.py bench/scaling/published.py bench/scaling/gpu_step.py
+              bench/scaling/spot_traces.py bench/scaling/spot_model.py bench/scaling/spot_plan.py bench/scaling/plan_picture.py tools/instance-types.csv
         DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti/plan")
 file(RELATIVE_PATH tutti_bin_to_scripts "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${tutti_scripts_dir}")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
