@@ -27,7 +27,7 @@ wrong() {
   exit 2
 }
 build=build-aarch64 cpus=() jobs=$(nproc) list=0 only_configure=0
-regex='^aarch64/kernels$|^(core|tensor|graph|optim|engine|golden|strategy)/test_|^backends/test_(eigen|onednn|make|job)'
+regex='^aarch64/kernels$|^(core|tensor|graph|optim|engine|golden|strategy)/test_|^backends/test_(eigen|make|job)'
 while (($#)); do
   case $1 in
     --build | --cpu | --jobs)

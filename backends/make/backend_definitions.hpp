@@ -40,7 +40,8 @@ TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const Backend
       o.warn(detail::unused_gpu(o.where, shown));
 #endif
   for (const detail::BackendRow& r : detail::backend_rows())
-    if (r.make != nullptr && std::string_view(r.word) != "cuda" && (!o.bf16 || r.has_bf16())) return r.word;
+    if (r.make != nullptr && std::string_view(r.word) != "cuda" && r.has_kernels() && (!o.bf16 || r.has_bf16()))
+      return r.word;
   return "reference";
 }
 

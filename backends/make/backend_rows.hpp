@@ -32,6 +32,7 @@ struct BackendRow {
   const char* word;
   const char* packages;                                     // packages that a build needs for it
   std::unique_ptr<Backend> (*make)(const BackendOptions&);  // null: this program does not have it
+  bool (*has_kernels)() = [] { return true; };              // fast ones, on this processor
   bool (*has_bf16)() = [] { return true; };                 // on this processor
 };
 
@@ -74,7 +75,7 @@ inline std::span<const BackendRow> backend_rows() {
       {"onednn", "libdnnl-dev",
 #ifdef TUTTI_HAS_ONEDNN
        [](const BackendOptions& o) -> Made { return std::make_unique<OnednnBackend>(cpu_options(o)); },
-       &OnednnBackend::has_bf16
+       &OnednnBackend::has_kernels, &OnednnBackend::has_bf16
 #else
        nullptr
 #endif

@@ -83,6 +83,20 @@ inline Geometry geometry(const Problem& p) {
           {trailing(p.x[2], p.y[2], p.window.kernel_h), trailing(p.x[3], p.y[3], p.window.kernel_w)}};
 }
 
+// Returns whether oneDNN has chosen its scalar kernel, which is 200 times slower. info: the name of its kernel.
+[[nodiscard]] inline bool is_scalar(std::string_view info) { return info.find("ref") != std::string_view::npos; }
+
+// Returns whether oneDNN has a kernel for a usual convolution on this processor, other than its scalar one.
+[[nodiscard]] inline bool has_fast_convolution() try {
+  const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  const Desc x = activation({1, 64, 8, 8}, 1, false);
+  const auto pd =
+      forward_desc(cpu, x, weights({64, 64, 1, 1}, false, dnnl::memory::format_tag::any), x, {{1, 1}, {0, 0}, {0, 0}});
+  return pd && !is_scalar(pd.impl_info_str());
+} catch (const dnnl::error&) {
+  return false;
+}
+
 // A part of a forward convolution: some lines of its output, or some of its output channels.
 struct Part {
   std::int64_t first_line = 0, end_line = 0, first = 0, outputs = 0;
@@ -213,8 +227,7 @@ class Convolutions {
       operands.emplace_back(DNNL_ARG_BIAS, end.bias);
     }
     const auto pd = ends ? forward_desc(engine_, x, w, y, g, end) : forward_desc(engine_, x, w, y, g);
-    if (!pd || (p.w.numel() >= 4096 && std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos))
-      return nullptr;
+    if (!pd || (p.w.numel() >= 4096 && is_scalar(pd.impl_info_str()))) return nullptr;
     return std::make_unique<Primitive>(pd, operands, engine_, workers);
   }
   // Returns the bytes before the packed weights of a part's outputs; no value if these are not one piece of memory.
@@ -273,10 +286,10 @@ class Convolutions {
       fail<DeviceError>("onednn", {"an implementation of ", describe(p, pass)}, "no implementation",
                         p.bf16 ? "oneDNN supports bf16 only with AVX-512; use --precision f32 or --backend eigen" : "");
   }
-  // Throws an error if oneDNN has chosen its scalar kernel, which is 200 times slower. Accepts that kernel for small
-  // problems. oneDNN itself does not report this choice.
+  // Throws an error if oneDNN has chosen its scalar kernel. Accepts that kernel for small problems. oneDNN itself does
+  // not report this choice.
   static void check(const Problem& p, Pass pass, std::string_view info) {
-    if (info.find("ref") == std::string_view::npos || p.w.numel() < 4096) return;
+    if (!is_scalar(info) || p.w.numel() < 4096) return;
     fail<DeviceError>("onednn", {"an optimised kernel for ", describe(p, pass)}, {"'", info, "'"},
                       "use --backend eigen, or channel counts that are multiples of 16");
   }

@@ -26,6 +26,15 @@ TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)
 
 TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 
+TUTTI_CORE_FUNCTION bool OnednnBackend::has_kernels() {
+#if defined(__x86_64__)
+  return true;
+#else
+  static const bool has = onednn::has_fast_convolution();
+  return has;
+#endif
+}
+
 TUTTI_CORE_FUNCTION bool OnednnBackend::has_bf16() {
 #if defined(__x86_64__)
   return onednn::has_blocks_of_16();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // takes long
+#include <tutti/backends/onednn/convolution.hpp>
 #include <tutti/backends/onednn/onednn.hpp>
 
 #include "engine/suite.hpp"
@@ -31,6 +32,11 @@ TEST_CASE("convolutions with tutti's baseline kernels give the expected results"
 TEST_CASE("every op of whole nets gives the expected results") {
   OnednnBackend backend({2});
   testing::check_models(backend);
+}
+TEST_CASE("fast kernels are found") {
+  CHECK(onednn::has_fast_convolution());
+  CHECK(onednn::is_scalar("gemm:ref"));
+  CHECK_FALSE(onednn::is_scalar("jit_1x1:avx2"));
 }
 TEST_CASE("f64 is refused when the plan is made") {
   OnednnBackend backend({2});
