@@ -19,6 +19,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <tutti/comm/net/tcp.hpp>
 #include <tutti/core/error.hpp>
@@ -36,6 +37,17 @@ namespace detail {
 [[noreturn]] inline void no_device(const std::string& address, const std::string& why) {
   fail<CommunicationError>("gloo", "an address of this host", {"'", printable(address), "': ", why},
                            "GLOO_SOCKET_IFNAME names the network interface to use");
+}
+
+// Returns a socket that listens at a free port of an address of this host. Throws CommunicationError.
+[[nodiscard]] inline tcp::Socket listen_at(const std::string& address) {
+  std::string why;
+  const auto found = tcp::addresses_of(address, 0, std::chrono::steady_clock::now() + std::chrono::seconds(10), why);
+  int error = 0;
+  if (found.empty()) no_device(address, why);
+  auto s = tcp::listen_on(found.front(), 128, error);
+  if (!s) no_device(address, tcp::error_text(error));
+  return std::move(*s);
 }
 
 }  // namespace detail

@@ -51,7 +51,7 @@ BUS = {"A100": 31.5e9, "H100": 63e9}  # bytes/s each way: 16 lanes of PCI Expres
 MEASURED = {"start of the process, options": 0.02, "reading the files": 0.36, "whitening of the first layer": 0.14}
 NVRTC, PLANS_OF_23 = 5.5, 1.0  # compiles the ops of a compute type; chooses the plans of 23 convolutions at the same time
 ASSUMED = {
-    # cuInit takes about 0.5 s on servers (NVIDIA/nvtrust issue 113); with a context 0.13 to 0.15 s on an RTX 4070 (openqmc issue 109).
+    # cuInit takes about 0.5 s on servers (NVIDIA/nvtrust #113); with a context 0.13 to 0.15 s on an RTX 4070 (openqmc #109).
     "driver, context": (0.15, 0.65),
     "libraries, stored kernels and plans": (0.20, 0.40),  # the part that does not overlap with reading the files
     "first step, capture of the graph": (0.05, 0.15),

@@ -26,16 +26,16 @@ class Source:
 NCCL = "https://github.com/NVIDIA/nccl"
 TUNING = Source("NVIDIA NCCL, src/graph/tuning.cc (latencies in us, bandwidth of trees)", 2020, f"{NCCL}/blob/master/src/graph/tuning.cc")
 TOPOLOGY = Source("NVIDIA NCCL, src/graph/topo.h (20 GB/s a link of V100)", 2026, f"{NCCL}/blob/master/src/graph/topo.h")
-CHANNELS = Source("NCCL issue 689, answers of NVIDIA: 2 multiprocessors with one network card, 16 in a DGX", 2022, f"{NCCL}/issues/689")
-PASSES = Source("NCCL issue 1428, answers of NVIDIA: 2 to 3 accesses to memory a byte", 2024, f"{NCCL}/issues/1428")
-EC2_A100 = Source("NCCL issue 527: all-reduce of 1 GiB on 8 A100, 230.8 GB/s on links of 300 GB/s", 2022, f"{NCCL}/issues/527")
-TCP_32 = Source("NCCL issue 209: TCP between hosts of Google Cloud with 32 Gbit/s, 1 and 8 V100 each", 2019, f"{NCCL}/issues/209")
-AZURE_25 = Source("nccl-tests issue 83: TCP in Azure with 25 Gbit/s, 1.7 GB/s", 2021, "https://github.com/NVIDIA/nccl-tests/issues/83")
-P3DN_100 = Source("NCCL issue 398: TCP between two p3dn.24xlarge with 100 Gbit/s, about 6 GB/s", 2020, f"{NCCL}/issues/398")
-EFA_100 = Source("NCCL issue 235: EFA, p3dn.24xlarge, 80 Gbit/s on 2 hosts, 50 to 60 on 8 to 32", 2019, f"{NCCL}/issues/235")
-IPERF_100 = Source("iperf issue 286: iperf 2 with 16 flows over 100 Gbit/s, 96.4", 2015, "https://github.com/esnet/iperf/issues/286")
-TCP_STEP = Source("nccl-tests issue 82: 8 bytes over TCP between two hosts, 38 to 46 us", 2021, "https://github.com/NVIDIA/nccl-tests/issues/82")
-ONE_GPU = Source("Horovod issue 466: steps of one GPU, images/s 204.8, deviation 0.2 to 0.6", 2018,
+CHANNELS = Source("NCCL #689, answers of NVIDIA: 2 multiprocessors with one network card, 16 in a DGX", 2022, f"{NCCL}/issues/689")
+PASSES = Source("NCCL #1428, answers of NVIDIA: 2 to 3 accesses to memory a byte", 2024, f"{NCCL}/issues/1428")
+EC2_A100 = Source("NCCL #527: all-reduce of 1 GiB on 8 A100, 230.8 GB/s on links of 300 GB/s", 2022, f"{NCCL}/issues/527")
+TCP_32 = Source("NCCL #209: TCP between hosts of Google Cloud with 32 Gbit/s, 1 and 8 V100 each", 2019, f"{NCCL}/issues/209")
+AZURE_25 = Source("nccl-tests #83: TCP in Azure with 25 Gbit/s, 1.7 GB/s", 2021, "https://github.com/NVIDIA/nccl-tests/issues/83")
+P3DN_100 = Source("NCCL #398: TCP between two p3dn.24xlarge with 100 Gbit/s, about 6 GB/s", 2020, f"{NCCL}/issues/398")
+EFA_100 = Source("NCCL #235: EFA, p3dn.24xlarge, 80 Gbit/s on 2 hosts, 50 to 60 on 8 to 32", 2019, f"{NCCL}/issues/235")
+IPERF_100 = Source("iperf #286: iperf 2 with 16 flows over 100 Gbit/s, 96.4", 2015, "https://github.com/esnet/iperf/issues/286")
+TCP_STEP = Source("nccl-tests #82: 8 bytes over TCP between two hosts, 38 to 46 us", 2021, "https://github.com/NVIDIA/nccl-tests/issues/82")
+ONE_GPU = Source("Horovod #466: steps of one GPU, images/s 204.8, deviation 0.2 to 0.6", 2018,
                  "https://github.com/horovod/horovod/issues/466")
 GPU_SPREAD = Source("Sinha et al., Not All GPUs Are Created Equal, SC22: 8 % average variation of equal GPUs", 2022,
                     "https://arxiv.org/abs/2208.11035")
@@ -49,9 +49,9 @@ DLE_TF = Source("NVIDIA DeepLearningExamples, TensorFlow RN50 v1.5, README as of
                 "https://github.com/NVIDIA/DeepLearningExamples/tree/master/TensorFlow/Classification/ConvNets/resnet50v1.5")
 AWS_256 = Source("AWS Machine Learning Blog, Scalable multi-node training with TensorFlow, and its tutorial", 2018,
                  "https://aws.amazon.com/blogs/machine-learning/scalable-multi-node-training-with-tensorflow/")
-AWS_USER = Source("aws-samples/deep-learning-models issue 2, Some benchmarking results", 2018,
+AWS_USER = Source("aws-samples/deep-learning-models #2, Some benchmarking results", 2018,
                   "https://github.com/aws-samples/deep-learning-models/issues/2")
-HOROVOD_USER = Source("Horovod issue 779, ResNet-50 on synthetic images, p3.16xlarge", 2019, "https://github.com/horovod/horovod/issues/779")
+HOROVOD_USER = Source("Horovod #779, ResNet-50 on synthetic images, p3.16xlarge", 2019, "https://github.com/horovod/horovod/issues/779")
 DLPERF = Source("OneFlow DLPerf, benchmark report v1, table 4-3: mixed precision, InfiniBand 100 Gbit/s", 2020,
                 "https://github.com/Oneflow-Inc/DLPerf/blob/master/reports/dlperf_benchmark_test_report_v1_cn.md")
 ALLREDUCE = Source("All-reduce on one host", 2026, "bench/RESULTS.md")

@@ -40,16 +40,8 @@ class RingConnections {
   // address: of this host, on which it listens for its neighbour.
   RingConnections(int rank, int size, const std::string& address)
       : rank_(rank), size_(size), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), secret_(new_secret()) {
-    std::string why = wake_.get() < 0 ? tcp::error_text(errno) : "";
-    const auto found = tcp::addresses_of(address, 0, std::chrono::steady_clock::now() + std::chrono::seconds(10), why);
-    int error = 0;
-    if (!found.empty()) {
-      if (auto s = tcp::listen_on(found.front(), 128, error))
-        listener_ = std::move(*s);
-      else
-        why = tcp::error_text(error);
-    }
-    if (listener_.get() < 0 || wake_.get() < 0) detail::no_device(address, why);
+    if (wake_.get() < 0) detail::no_device(address, tcp::error_text(errno));
+    listener_ = detail::listen_at(address);
   }
   RingConnections(const RingConnections&) = delete;
   RingConnections& operator=(const RingConnections&) = delete;

@@ -48,17 +48,7 @@ class SecureContext final : public ::gloo::transport::Context {
  public:
   SecureContext(int me, int ranks, GlooSecurity security)
       : Context(me, ranks), security_(std::move(security)), connections_(std::make_shared<Connections>(ranks)) {
-    std::string why;
-    const auto found =
-        tcp::addresses_of(security_.address, 0, std::chrono::steady_clock::now() + std::chrono::seconds(10), why);
-    int error = 0;
-    if (!found.empty()) {
-      if (auto s = tcp::listen_on(found.front(), 128, error))
-        listener_ = std::move(*s);
-      else
-        why = tcp::error_text(error);
-    }
-    if (listener_.get() < 0) no_device(security_.address, why);
+    listener_ = listen_at(security_.address);
     admission_ = start_thread("gloo", [this] { admit(); });
   }
   ~SecureContext() override {
