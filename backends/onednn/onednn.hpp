@@ -22,8 +22,8 @@ class OnednnBackend : public CpuOps {
   OnednnBackend(const OnednnBackend&) = delete;
   OnednnBackend& operator=(const OnednnBackend&) = delete;
 
-  // Returns whether oneDNN has fast kernels on this processor. Debian's oneDNN for ARM has none; one that was built
-  // with the Arm Compute Library has.
+  // Returns whether oneDNN has fast kernels on this processor. Debian's oneDNN for ARM has only scalar ones, unlike one
+  // that was built with the Arm Compute Library.
   [[nodiscard]] TUTTI_CORE_FUNCTION static bool has_kernels();
   // Returns whether oneDNN has kernels for bf16 on this processor: on x86-64 they need AVX-512.
   [[nodiscard]] TUTTI_CORE_FUNCTION static bool has_bf16();
