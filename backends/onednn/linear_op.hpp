@@ -31,7 +31,7 @@ class LinearKernel : public HostKernel<> {
     if (blocks) product_.rows = block_rows;
     of_task_.clear();
     for (int t = 0; t < i.partition.tasks; ++t) {
-      product_.columns = columns_ * (t + 1) / i.partition.tasks - columns_ * t / i.partition.tasks;
+      product_.columns = columns_of(t, i.partition.tasks);
       auto& primitive = by_columns_[product_.columns];
       if (!primitive) primitive = make_product(b_.engine, product_, i.workers);
       const std::size_t block =
@@ -45,7 +45,7 @@ class LinearKernel : public HostKernel<> {
   // p: the product for all rows of the batch.
   LinearKernel(const NodeDesc& d, Shared& b, std::int64_t columns, const Product& p)
       : HostKernel(d), b_(b), columns_(columns), weights_(d.in[1].shape.numel()), rows_(p.rows), product_(p) {}
-  [[nodiscard]] std::int64_t first_column(const Call& c) const { return columns_ * c.task / c.tasks; }
+  [[nodiscard]] std::int64_t first_column(const Call& c) const { return first_column(c.task, c.tasks); }
   static void* at(const TensorRef& t, std::int64_t element) {
     return static_cast<std::byte*>(t.data) + static_cast<std::size_t>(element) * size_of(t.dtype);
   }
@@ -57,7 +57,7 @@ class LinearKernel : public HostKernel<> {
     if (product_.rows == rows_) return product.run(c.worker, data, scratch);
     const auto* from = static_cast<const float*>(data[0]);
     auto* to = static_cast<float*>(data[2]);
-    const std::int64_t columns = first_column(c.task + 1, c.tasks) - first_column(c);
+    const std::int64_t columns = columns_of(c.task, c.tasks);
     auto* some = reinterpret_cast<float*>(scratch + block_at(product));
     float* result = some + block_rows * product_.inner;
     for (std::int64_t row = 0; row < rows_; row += block_rows) {
@@ -81,6 +81,9 @@ class LinearKernel : public HostKernel<> {
   static constexpr std::int64_t block_rows = 12;
   [[nodiscard]] std::int64_t first_column(std::int64_t task, std::int64_t tasks) const {
     return columns_ * task / tasks;
+  }
+  [[nodiscard]] std::int64_t columns_of(std::int64_t task, std::int64_t tasks) const {
+    return first_column(task + 1, tasks) - first_column(task, tasks);
   }
   // Returns where the rows of an incomplete block are in a worker's memory: after oneDNN's scratchpad.
   static std::size_t block_at(const Primitive& p) { return (p.scratch_bytes() + 63) / 64 * 64; }

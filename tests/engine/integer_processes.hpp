@@ -185,11 +185,12 @@ class IntegerProcesses {
   // The sums over the processes, the last one first.
   void add_up() {
     std::vector<std::uint32_t> all(layout_.count);
-    tail_.assign(sums_[0]->tail_count(), 0);
+    tail_.clear();
     for (std::size_t p = sums_.size(); p-- > 0;) {
       const auto mine = fetch<std::uint32_t>(arenas_[p].data(), layout_.count);
       for (std::size_t i = 0; i < all.size(); ++i) all[i] += mine[i];
       const std::span<std::int64_t> tail = sums_[p]->tail();
+      tail_.resize(tail.size());
       for (std::size_t i = 0; i < tail_.size(); ++i) tail_[i] += tail[i];
     }
     for (std::size_t p = 0; p < sums_.size(); ++p) {

@@ -285,3 +285,20 @@ TEST_CASE("the memory that training needs is known before the plans are made") {
   CHECK(made.activations > of_four.activations);
   CHECK(made.activations <= before.activations);
 }
+
+TEST_CASE("the plans that are prepared are those of the micro-batches of a step") {
+  CpuBackend backend({1});
+  Solo solo;
+  Trainer t(backend, solo, small_net(true), {.micro_batch = 8});
+  (void)t.prepare(9, 0);
+  CHECK(t.executor().plans() == 2);
+  CHECK(t.executor().has_plan(4, true));
+  CHECK(t.executor().has_plan(5, true));
+  (void)t.prepare(24, 3);
+  CHECK(t.executor().has_plan(8, true));
+  CHECK(t.executor().has_plan(3, false));
+  const std::size_t plans = t.executor().plans();
+  CHECK_FALSE(t.plan_ahead(9));
+  CHECK(t.memory(9, 0).activations == t.memory(5, 0).activations);
+  CHECK(t.executor().plans() == plans);
+}

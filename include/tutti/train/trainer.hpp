@@ -23,12 +23,13 @@
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/tensor.hpp>
 #include <tutti/train/detail/trainer/memory_estimate.hpp>
+#include <tutti/train/detail/trainer/micro_batches.hpp>
 #include <tutti/train/detail/trainer/state.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 namespace tutti {
 
-struct StepParts;  // detail/trainer/step_runner.hpp
+struct StepParts;  // detail/trainer/step_parts.hpp
 namespace detail {
 class SharedChoices;  // detail/trainer/shared_choices.hpp
 }
@@ -161,7 +162,8 @@ class Trainer {
   // batches in a loader. On a host it is calculated from a few rows, so that no large memory is allocated. On a device
   // the plans are made, and DeviceError names the amount that is missing.
   [[nodiscard]] MemoryEstimate memory(std::int64_t rows, std::int64_t evaluation_rows);
-  // Makes the plans for these largest batches and returns their memory, which smaller batches share.
+  // Makes the plans for these largest batches and returns their memory, which smaller batches share. evaluation_rows
+  // may be 0.
   MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
   // Makes a plan for a later step of `rows` rows of this rank (or of one logical rank), if it needs no more memory than
   // exists. On a host without a limit of micro-batches it may need more. Returns false if no plan is left to be made.
@@ -233,13 +235,8 @@ class Trainer {
   [[nodiscard]] std::vector<StateArena> arenas();
   [[nodiscard]] std::vector<StateSpan> arena_spans();
 
-  // Returns the number of micro-batches for a share of `rows` rows, and the begin of the i-th of n.
-  [[nodiscard]] std::int64_t micro_batches(std::int64_t rows) const {
-    const std::int64_t most = o_.micro_batch > 0 ? o_.micro_batch : std::max<std::int64_t>(rows, 1);
-    return std::max<std::int64_t>((rows + most - 1) / most, 1);
-  }
-  [[nodiscard]] static std::int64_t begin_of(std::int64_t i, std::int64_t n, std::int64_t rows) { return rows * i / n; }
-  [[nodiscard]] std::int64_t rows_at_a_time(std::int64_t rows) const;
+  // Returns the micro-batches of a share of `rows` rows.
+  [[nodiscard]] MicroBatches micro_batches_of(std::int64_t rows) const { return {rows, o_.micro_batch}; }
   // Returns TrainerOptions::image_sizes, or {0, 0} for the net's own size.
   [[nodiscard]] std::vector<ImageSize> sizes() const;
   [[nodiscard]] MemoryEstimate memory_in_use(std::int64_t rows) const;

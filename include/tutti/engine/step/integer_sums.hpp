@@ -76,8 +76,6 @@ class IntegerSums final : public GradientSink {
   // Returns the numbers to sum, in host memory, always at the same address: complete after convert() of all slices and
   // the last end_rank(). Replace them by their sum over the processes, then call check(). Waits for the backend.
   [[nodiscard]] std::span<std::int64_t> tail();
-  // Returns the size of tail(), which depends on the model only.
-  [[nodiscard]] std::size_t tail_count() const noexcept { return tail_.size(); }
   // Changes the units for the repetition, or the levels for the next step. If it returns not_finite, neither. Throws
   // DeviceError if the step was repeated `most_attempts` times without result, which means that the repetitions differ.
   [[nodiscard]] SumCheck check();

@@ -134,11 +134,7 @@ class JobRun {
       return part_of(std::min(recipe_.batch, s.size()), strategy_.rank(), strategy_.size()).count;
     };
     const std::int64_t rows = recipe_.batch_per_worker > 0 ? recipe_.batch_per_worker : share_of(*train_);
-    const std::int64_t most = recipe_.micro_batch > 0 ? recipe_.micro_batch : std::max<std::int64_t>(rows, 1);
-    const std::int64_t n = (rows + most - 1) / most;
-    for (std::int64_t i = 0; i < n; ++i) trainer_.executor().prepare(rows * (i + 1) / n - rows * i / n, true);
-    const std::int64_t tests = test_ ? share_of(*test_) : 0;
-    if (rows > 0 && tests > 0) trainer_.executor().prepare(tests, false);
+    if (rows > 0) (void)trainer_.prepare(rows, test_ ? share_of(*test_) : 0);
   }
 
   void make_sources() {

@@ -16,6 +16,7 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/train/detail/run/changing_members.hpp>
+#include <tutti/train/detail/trainer/micro_batches.hpp>
 
 namespace tutti::detail {
 
@@ -94,7 +95,7 @@ class ElasticMembers final : public ChangingMembers {
     const std::int64_t most = run_.trainer.options().micro_batch;
     if (const int ranks = run_.trainer.options().logical_ranks; ranks > 0) {
       const std::int64_t rows = part_of(o.global_batch, 0, ranks).count;
-      return most > 0 ? std::min(most, rows) : rows;
+      return MicroBatches(rows, most).largest();
     }
     const std::int64_t all = o.batch_per_worker > 0 ? o.batch_per_worker : o.global_batch;
     if (most > 0) return std::min(most, all);

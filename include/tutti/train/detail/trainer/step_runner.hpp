@@ -23,12 +23,11 @@
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/tensor/memory.hpp>
 #include <tutti/train/detail/trainer/gradient_exchange.hpp>
-#include <tutti/train/detail/trainer/gradient_sum.hpp>
 #include <tutti/train/detail/trainer/state.hpp>
 #include <tutti/train/detail/trainer/step_errors.hpp>
 #include <tutti/train/detail/trainer/step_parts.hpp>
+#include <tutti/train/detail/trainer/step_passes.hpp>
 #include <tutti/train/detail/trainer/weight_average.hpp>
-#include <tutti/train/detail/trainer/weight_perturbation.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 namespace tutti {
@@ -43,22 +42,16 @@ class StepRunner {
   StepRunner(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o, Executor& executor,
              GradientExchange& exchange, Counters& counters, const ModelState& state, const UpdateRules& rules,
              std::unique_ptr<StepFinisher> device)
-      : b_(backend),
-        s_(strategy),
+      : s_(strategy),
         o_(o),
         e_(executor),
         exchange_(exchange),
         rules_(rules),
         counters_(counters),
-        sum_(backend),
-        integers_(exchange.integers()),
-        host_(backend, state, rules, !strategy.owns_weights(), integers_),
+        host_(backend, state, rules, !strategy.owns_weights(), exchange.integers()),
         device_(std::move(device)),
-        end_(device_ ? device_.get() : &host_) {
-    // One bucket's readiness calls back into the exchange.
-    on_ready_ = [this](std::size_t ready) { take_ready(ready); };
-    if (o_.sam.rho > 0)
-      perturbation_ = std::make_unique<WeightPerturbation>(b_, e_, rules.runs.empty() ? 0 : rules.runs.back().end);
+        end_(device_ ? device_.get() : &host_),
+        passes_(backend, strategy, o, executor, exchange, rules, counters, host_) {
     // Allocates for several ranks before others join: no change fails for lack of memory.
     if (device_ && s_.members() != nullptr) device_->begin_generation(2);
     begin_generation();
@@ -81,7 +74,7 @@ class StepRunner {
     switch_finisher(select_finisher());
   }
   // Returns the seconds in which this rank computed the gradients of the last step, without waiting for other ranks.
-  [[nodiscard]] double seconds_computed() const noexcept { return computed_; }
+  [[nodiscard]] double seconds_computed() const noexcept { return passes_.seconds_computed(); }
   // Returns StepFinisher's spare memory.
   [[nodiscard]] std::span<std::byte> spare() { return runs_ahead() ? end_->spare() : std::span<std::byte>(); }
   // Records each step from now on; the host then ends the steps. null: stops recording.
@@ -89,6 +82,7 @@ class StepRunner {
     settle();
     trace_ = t;
     exchange_.trace(t, &since_);
+    passes_.trace(t, &since_);
     switch_finisher(select_finisher());
   }
 
@@ -203,7 +197,7 @@ class StepRunner {
   void note_broken() {
     broken_step_ = {};
     // With logical ranks, the ranks that have completed the step know the metrics of all rows.
-    if (integers_ != nullptr || !end_->done(known_)) return;
+    if (exchange_.integers() != nullptr || !end_->done(known_)) return;
     const StepOutcome o = end_->outcome(known_);
     const std::int64_t step = before_[known_ % StepFinisher::kept].step + 1;
     if (o.step == step) broken_step_ = {step, {o.metrics[0], o.metrics[1], o.metrics[2], o.metrics[3]}};
@@ -235,110 +229,15 @@ class StepRunner {
       *trace_ = {};
       since_.restart();
     }
-    run_parts(number, parts, global_rows);
+    passes_.run(*end_, number, parts, global_rows);
     while (host_.repeats()) {
       if (trace_ != nullptr) trace_->buckets.clear();
-      run_parts(number, parts, global_rows);
+      passes_.run(*end_, number, parts, global_rows);
     }
     end_->started(number);
     s_.finish();
     if (trace_ != nullptr) trace_->end = since_.seconds();
   }
-  void run_parts(std::uint64_t number, const StepParts& parts, std::int64_t global_rows) {
-    computing_.restart();
-    sent_before_ = exchange_.seconds_sent();
-    BatchKey key{o_.seed, static_cast<std::uint64_t>(counters_.step), parts.first_rank};
-    for (std::size_t begin = 0, end = 0; begin < parts.views.size(); begin = end, ++key.logical_rank) {
-      if (begin > 0) host_.restore_states();  // the step itself begins the first rank
-      end = parts.end_of_rank(begin);
-      const std::int64_t rows = parts.rows(begin, end);
-      const auto pass = [&](Pass p) { run_pass(number, parts, {begin, end}, key, p); };
-      const bool twice = rows > 0 && o_.sam.perturbs(counters_.step + 1);
-      pass(twice ? Pass::first : Pass::whole);
-      if (!twice) continue;
-      try {
-        // By the mean over the rows of this rank, not over those of all ranks.
-        const double scale = static_cast<double>(global_rows) / static_cast<double>(rows) / end_->scalars()->loss_scale;
-        perturbation_->perturb(o_.sam.rho, scale, rules_, counters_.step + 1);
-        pass(Pass::second);
-      } catch (...) {
-        perturbation_->restore();
-        throw;
-      }
-    }
-  }
-  void run_pass(std::uint64_t number, const StepParts& parts, std::pair<std::size_t, std::size_t> views, BatchKey key,
-                Pass pass) {
-    for (std::size_t i = views.first; i < views.second; ++i) {
-      place_ = {parts, pass, i, views.first, views.second};
-      host_.set_key(key);
-      key.first_row += parts.views[i].rows;
-      start_part(number, parts.views[i]);
-    }
-  }
-  void add() {
-    const void* metrics = part_rows_ > 0 ? e_.metrics_data() : nullptr;
-    if (place_.pass == Pass::second) {
-      // The first pass was reported, and its images are in the running statistics.
-      host_.check(std::exchange(metrics, nullptr));
-      perturbation_->restore_states();
-    }
-    end_->add(metrics, place_.begins_step, place_.ends_step);
-    if (place_.ends_rank) integers_->end_rank(e_.state_data());
-    if (s_.owns_weights() && !host_.finite()) exchange_.hold_back();
-  }
-
-  // Returns the sums that take the gradients of the current part, or null.
-  [[nodiscard]] IntegerSums* integers_of_part() const { return place_.pass == Pass::first ? nullptr : integers_; }
-  // Returns whether other parts of this pass have gradients that are added to those of the current one.
-  [[nodiscard]] bool adds_up() const { return !place_.alone_in_pass() && integers_of_part() == nullptr; }
-
-  void start_part(std::uint64_t number, const BatchView& part) {
-    part_rows_ = part.rows;
-    exchange_.begin();
-    // Without a listener there is no callback between the segments of a plan. Integers of gradients that are in a cache
-    // are worth it.
-    IntegerSums* const to = integers_of_part();
-    const bool caches = to != nullptr && b_.memory().on_host();
-    const bool listens = part.rows > 0 && (caches || (place_.ends_step && !adds_up() && !exchange_.alone()));
-    if (adds_up()) sum_.reserve(e_.parameters());
-    e_.give_gradients_to(caches ? to : nullptr);
-    key_.assign({place_.key(), s_.membership().generation, end_->variant(number)});
-    e_.start(
-        part, end_->scalars(), span_of(key_), listens ? on_ready_ : silent_,
-        [&] {
-          if (place_.begins_step) end_->begin();
-          if (caches) to->begin_part(place_.ends_step, e_.gradient_data());
-        },
-        [&] { end_part(); });
-  }
-  void end_part() {
-    const ArenaLayout& p = e_.parameters();
-    IntegerSums* const to = integers_of_part();
-    if (part_rows_ == 0) b_.memory().zero(e_.gradient_data(), p.bytes());
-    if (place_.pass == Pass::second && place_.ends_pass) perturbation_->restore();
-    const bool shares = place_.ends_step && (to != nullptr || !exchange_.alone());
-    if (!shares) add();
-    if (adds_up()) sum_.add(p, e_.gradient_data(), place_.begins_pass, place_.ends_pass);
-    if (shares || (to != nullptr && part_rows_ > 0)) take_ready(exchange_.trainable());
-    if (!place_.ends_step) return;
-    computed_ = computing_.seconds() - (exchange_.seconds_sent() - sent_before_);
-    if (trace_ != nullptr) trace_->backward_end = since_.seconds();
-    const Span span(Lane::step, "update");
-    end_->update(exchange_);
-    if (runs_ahead())
-      e_.repack();
-    else if (!host_.repeats())
-      e_.parameters_changed();
-  }
-  // The gradients of these slices are final.
-  void take_ready(std::size_t slices) {
-    if (place_.ends_step)
-      exchange_.send(slices, [this] { add(); });
-    else
-      exchange_.add(slices);
-  }
-
   // The trainer may change the counters, e.g. after loading a checkpoint.
   void send_scale() {
     const Scale now{counters_.scale_exponent, counters_.scale_steps};
@@ -384,21 +283,16 @@ class StepRunner {
     detail::fail_not_finite(o, o_.dynamic_loss_scale ? 1.0 : o_.loss_scale);
   }
 
-  Backend& b_;
   AnyStrategy& s_;
   const TrainerOptions& o_;
   Executor& e_;
   GradientExchange& exchange_;
   const UpdateRules& rules_;
   Counters& counters_;
-  GradientSum sum_;
-  IntegerSums* integers_;  // of logical ranks, or null
   HostStepFinisher host_;
-  std::unique_ptr<WeightPerturbation> perturbation_;  // of SAM, or null
   std::unique_ptr<StepFinisher> device_;
   StepFinisher* end_;  // one of them
-  Executor::OnReady on_ready_, silent_;
-  std::vector<std::uint64_t> key_;
+  StepPasses passes_;
   std::array<Counters, StepFinisher::kept> before_;
   // Number of steps that were started; that were waited for; that are known to be complete.
   std::uint64_t next_ = 0, settled_ = 0, known_ = 0;
@@ -408,14 +302,11 @@ class StepRunner {
   Broken broken_step_;
   std::uint32_t settled_flags_ = 0;  // of the last step that was waited for
   bool sets_momentum_ = false;
-  PartPlace place_;  // of the current part
-  std::int64_t part_rows_ = 0;
   Metrics waiting_;  // of steps of another finisher
   bool begins_sums_ = true;
   Scale sent_;
   StepTrace* trace_ = nullptr;
-  Stopwatch since_, computing_;
-  double computed_ = 0, sent_before_ = 0;  // seconds
+  Stopwatch since_;
 };
 
 }  // namespace tutti

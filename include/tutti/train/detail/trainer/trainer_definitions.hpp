@@ -134,9 +134,9 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr
                      "use Builder::mix_labels() for the net, and LoaderOptions::mix for its training images");
   micro_batches_.clear();
   if (o_.logical_ranks > 0) return step_by_rank(batch, lr, flags);
-  const std::int64_t n = micro_batches(batch.count);
-  for (std::int64_t i = 0; i < n; ++i)
-    micro_batches_.push_back(view_of(batch, begin_of(i, n, batch.count), begin_of(i + 1, n, batch.count)));
+  const MicroBatches parts = micro_batches_of(batch.count);
+  for (std::int64_t i = 0; i < parts.count(); ++i)
+    micro_batches_.push_back(view_of(batch, parts.begin(i), parts.begin(i + 1)));
   return step(span_of(micro_batches_), batch.global_count, lr, flags);
 }
 
@@ -162,7 +162,7 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::start(const StepParts& parts, std:
   if (o_.logical_ranks == 0 && !placed_.bounds.empty()) {
     weight = static_cast<double>(parts.rows(0, parts.views.size()) * s_.size()) / static_cast<double>(global_rows);
     // Batch norm counts the batches of the first of equal shares, so that all processes save the same number.
-    counted.batches = micro_batches(part_of(global_rows, 0, s_.size()).count);
+    counted.batches = micro_batches_of(part_of(global_rows, 0, s_.size()).count).count();
   }
   parts_->exchange.weigh_states(weight);
   const std::uint32_t known = parts_->steps->start(counted, global_rows, lr, flags);

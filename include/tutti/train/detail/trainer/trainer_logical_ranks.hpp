@@ -41,10 +41,10 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(std::int64_t global_r
   for (const BatchView& v : rank_views_) {
     const std::int64_t pixels = v.size == ImageSize{} ? image[2] * image[3] : v.size.height * v.size.width;
     const std::int64_t bytes = image[1] * pixels;
-    const std::int64_t n = micro_batches(v.rows);
-    for (std::int64_t i = 0; i < n; ++i) {
-      micro_batches_.push_back(detail::rows_of(v, begin_of(i, n, v.rows), begin_of(i + 1, n, v.rows), bytes, numbers));
-      last_of_.push_back(i + 1 == n ? 1 : 0);
+    const MicroBatches parts = micro_batches_of(v.rows);
+    for (std::int64_t i = 0; i < parts.count(); ++i) {
+      micro_batches_.push_back(detail::rows_of(v, parts.begin(i), parts.begin(i + 1), bytes, numbers));
+      last_of_.push_back(i + 1 == parts.count() ? 1 : 0);
     }
   }
   if (micro_batches_.empty()) {
@@ -52,7 +52,7 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(std::int64_t global_r
     last_of_.push_back(0);
   }
   // Batch norm counts the batches of the first logical rank, whatever the processes are.
-  const std::int64_t batches = micro_batches(part_of(global_rows, 0, o_.logical_ranks).count);
+  const std::int64_t batches = micro_batches_of(part_of(global_rows, 0, o_.logical_ranks).count).count();
   const auto first = static_cast<std::uint64_t>(placed().logical().begin);
   return start({span_of(micro_batches_), batches, span_of(last_of_), first}, global_rows, lr, flags);
 }

@@ -15,7 +15,8 @@ namespace tutti {
 TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory(std::int64_t rows, std::int64_t evaluation_rows) {
   // A device has separate memory; its executor reports the lacking amount before it allocates any.
   if (!b_.memory().on_host()) return prepare(rows, evaluation_rows);
-  const std::int64_t most = std::max(rows_at_a_time(rows), evaluation_rows), few = std::min<std::int64_t>(most, 4);
+  const std::int64_t most = std::max(micro_batches_of(rows).largest(), evaluation_rows),
+                     few = std::min<std::int64_t>(most, 4);
   const auto all = sizes();
   for (const ImageSize s : all) executor_->prepare(few, true, s);
   // A step needs more than an evaluation at another size, which also makes a small training plan of this size.
@@ -28,9 +29,15 @@ TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory(std::int64_t rows, std::int64
 
 TUTTI_CORE_FUNCTION MemoryEstimate Trainer::prepare(std::int64_t rows, std::int64_t evaluation_rows) {
   // The first evaluation plan of a size makes a training plan for its packed weights: a small one, if no step needs it.
-  if (!o_.image_sizes.empty()) executor_->prepare(std::min<std::int64_t>(evaluation_rows, 4), false);
-  executor_->prepare(evaluation_rows, false);
-  for (const ImageSize s : sizes()) executor_->prepare(rows_at_a_time(rows), true, s);
+  if (evaluation_rows > 0) {
+    if (!o_.image_sizes.empty()) executor_->prepare(std::min<std::int64_t>(evaluation_rows, 4), false);
+    executor_->prepare(evaluation_rows, false);
+  }
+  const MicroBatches parts = micro_batches_of(rows);
+  for (const ImageSize s : sizes()) {
+    executor_->prepare(parts.largest(), true, s);
+    if (parts.smallest() > 0) executor_->prepare(parts.smallest(), true, s);
+  }
   return memory_in_use(rows);
 }
 
@@ -39,9 +46,8 @@ TUTTI_CORE_FUNCTION std::vector<ImageSize> Trainer::sizes() const {
 }
 
 TUTTI_CORE_FUNCTION bool Trainer::plan_ahead(std::int64_t rows) {
-  const std::int64_t n = micro_batches(rows);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t of_part = begin_of(i + 1, n, rows) - begin_of(i, n, rows);
+  const MicroBatches parts = micro_batches_of(rows);
+  for (const std::int64_t of_part : {parts.smallest(), parts.largest()}) {
     if (of_part == 0 || executor_->has_plan(of_part, true, size_)) continue;
     settle();
     // A share that is computed at once needs more memory with one rank fewer. The host either has it then or fails
@@ -53,18 +59,14 @@ TUTTI_CORE_FUNCTION bool Trainer::plan_ahead(std::int64_t rows) {
   return false;
 }
 
-TUTTI_CORE_FUNCTION std::int64_t Trainer::rows_at_a_time(std::int64_t rows) const {
-  return o_.micro_batch > 0 ? std::min(rows, o_.micro_batch) : rows;
-}
-
 TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory_in_use(std::int64_t rows) const {
   const Executor::MemoryUse used = executor_->memory();
   MemoryEstimate m;
   m.parameters = used.parameters;
   // A process with several parts of a step has their sums in other memory; one logical rank has several parts.
-  const bool sums = rows > rows_at_a_time(rows) || o_.logical_ranks > s_.size() || !placed_.bounds.empty();
+  const bool sums = micro_batches_of(rows).count() > 1 || o_.logical_ranks > s_.size() || !placed_.bounds.empty();
   // With SAM, the first passes over a logical rank's parts have sums of their own.
-  const bool first_sums = o_.sam.rho > 0 && o_.logical_ranks > 0 && rows > rows_at_a_time(rows);
+  const bool first_sums = o_.sam.rho > 0 && o_.logical_ranks > 0 && micro_batches_of(rows).count() > 1;
   m.gradients = used.gradients * (1 + (sums ? 1 : 0) + (first_sums ? 1 : 0));
   m.optimizer = static_cast<std::size_t>(o_.optimizer.slots()) * used.parameters;
   if (has_ema()) m.optimizer += used.parameters + used.states;
