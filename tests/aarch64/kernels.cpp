@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares the NEON kernels of 3x3 convolutions with sums in f64: all passes, strides and types. Without the rest of
-// the library it compiles in seconds, so tests/aarch64.sh runs it first.
+// Compares the NEON kernels of 3x3 convolutions with sums in f64 (all passes, strides and types), and those that scale
+// images with the plain loops. Without the rest of the library it compiles in seconds, so tests/aarch64.sh runs it
+// first.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +14,8 @@
 #include <tutti/engine/cpu/winograd/forward.hpp>
 #include <tutti/engine/cpu/winograd/pack.hpp>
 #include <tutti/engine/cpu/winograd/weight_gradient.hpp>
+
+#include "resize_cases.hpp"
 
 namespace {
 
@@ -218,6 +221,7 @@ int main() {
                         {1, 64, 8, 8, 68, 2},  {3, 3, 7, 5, 5, 2}};
   for (const Isa isa : cpu::isas) {
     if (isa == Isa::baseline || isa > cpu::detect_isa()) continue;
+    wrong += test::count_different_pixels(isa);
     for (const Case& c : cases) {
       if (!has_bf16(isa)) check_case<float>(isa, c);
       check_case<bf16>(isa, c);

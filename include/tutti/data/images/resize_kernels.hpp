@@ -3,6 +3,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <cstddef>
@@ -179,6 +181,60 @@ TUTTI_TARGET_AVX512 inline void blend_columns_avx512(const std::int16_t* row, co
   for (; i < by.outputs; ++i) blend_pixel(row, by, i, to);
 }
 
+#elif defined(__aarch64__)
+
+inline void blend_rows_neon(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, int n,
+                            std::int16_t* to) {
+  const int32x4_t half = vdupq_n_s32(1 << (resize_row_shift - 1));
+  int i = 0;
+  for (; i + 16 <= n; i += 16) {
+    int32x4_t a = half, b = half, c = half, d = half;  // i .. i + 3, and so on
+    for (int t = 0; t < taps; ++t) {
+      const std::int16_t w = weights[t];
+      const uint8x16_t x = vld1q_u8(rows[t] + i);
+      const int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(x)));
+      const int16x8_t high = vreinterpretq_s16_u16(vmovl_high_u8(x));
+      a = vmlal_n_s16(a, vget_low_s16(low), w);
+      b = vmlal_high_n_s16(b, low, w);
+      c = vmlal_n_s16(c, vget_low_s16(high), w);
+      d = vmlal_high_n_s16(d, high, w);
+    }
+    vst1q_s16(to + i, vshrn_high_n_s32(vshrn_n_s32(a, resize_row_shift), b, resize_row_shift));
+    vst1q_s16(to + i + 8, vshrn_high_n_s32(vshrn_n_s32(c, resize_row_shift), d, resize_row_shift));
+  }
+  for (; i < n; ++i) to[i] = blend_row_value(rows, weights, taps, i);
+}
+
+// Computes the last pixels of a row one by one, because four pixels are stored as 16 bytes. A load of a tap reads 2
+// bytes of the next one.
+inline void blend_columns_neon(const std::int16_t* row, const ResizeTaps& by, std::uint8_t* to) {
+  constexpr std::uint8_t r_g_b[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
+  const uint8x16_t close = vld1q_u8(r_g_b);
+  const int32x4_t half = vdupq_n_s32(1 << (resize_column_shift - 1));
+  const int taps = by.taps;
+  int i = 0;
+  for (; i + column_group + 1 < by.outputs; i += column_group) {
+    const std::int32_t* first = by.first + i;
+    const std::int16_t *p0 = row + first[0], *p1 = row + first[1], *p2 = row + first[2], *p3 = row + first[3];
+    const std::int16_t* w = by.weights + std::ptrdiff_t{i} * taps;
+    int32x4_t a = half, b = half, c = half, d = half;  // a pixel each: r, g, b, and a value that is not used
+    for (int t = 0; t < taps; ++t, p0 += 3, p1 += 3, p2 += 3, p3 += 3) {
+      a = vmlal_n_s16(a, vld1_s16(p0), w[t]);
+      b = vmlal_n_s16(b, vld1_s16(p1), w[taps + t]);
+      c = vmlal_n_s16(c, vld1_s16(p2), w[2 * taps + t]);
+      d = vmlal_n_s16(d, vld1_s16(p3), w[3 * taps + t]);
+    }
+    // Of the fourth values only the low bits remain, and `close` drops them.
+    const auto narrow = [](int32x4_t p, int32x4_t q) {
+      return vmovn_s16(
+          vcombine_s16(vmovn_s32(vshrq_n_s32(p, resize_column_shift)), vmovn_s32(vshrq_n_s32(q, resize_column_shift))));
+    };
+    const uint8x16_t bytes = vreinterpretq_u8_s8(vcombine_s8(narrow(a, b), narrow(c, d)));
+    vst1q_u8(to + std::ptrdiff_t{3} * i, vqtbl1q_u8(bytes, close));
+  }
+  for (; i < by.outputs; ++i) blend_pixel(row, by, i, to);
+}
+
 #endif
 
 // to[i] = the sum of weights[t] * rows[t][i], for n values. `taps` is even.
@@ -190,6 +246,8 @@ inline void blend_rows(Isa isa, const std::uint8_t* const* rows, const std::int1
                      : blend_rows_avx512<0>(rows, weights, taps, n, to);
   if (isa == Isa::avx2)
     return taps == 2 ? blend_rows_avx2<2>(rows, weights, taps, n, to) : blend_rows_avx2<0>(rows, weights, taps, n, to);
+#elif defined(__aarch64__)
+  if (isa != Isa::baseline) return blend_rows_neon(rows, weights, taps, n, to);
 #endif
   (void)isa;
   for (int i = 0; i < n; ++i) to[i] = blend_row_value(rows, weights, taps, i);
@@ -201,6 +259,8 @@ inline void blend_columns(Isa isa, const std::int16_t* row, const ResizeTaps& by
   if (isa == Isa::avx512 || isa == Isa::avx512_bf16)
     return by.taps == 2 ? blend_columns_avx512<2>(row, by, to) : blend_columns_avx512<0>(row, by, to);
   if (isa == Isa::avx2) return by.taps == 2 ? blend_columns_avx2<2>(row, by, to) : blend_columns_avx2<0>(row, by, to);
+#elif defined(__aarch64__)
+  if (isa != Isa::baseline) return blend_columns_neon(row, by, to);
 #endif
   (void)isa;
   for (int i = 0; i < by.outputs; ++i) blend_pixel(row, by, i, to);
