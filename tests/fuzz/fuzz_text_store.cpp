@@ -25,7 +25,7 @@ int run(const std::uint8_t* data, std::size_t size) {
   const bool has_head = (data[0] & 1) != 0, has_sum = (data[0] & 2) != 0;
   const std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   std::string file = has_head ? std::string(right) : std::string();
-  if (has_sum) file += std::to_string(crc32c(bytes)) + "\n";
+  if (has_sum) file += std::to_string(io::crc32c(bytes)) + "\n";
   file += bytes;
   std::ofstream(store.file_of(key), std::ios::binary | std::ios::trunc) << file;
   const auto text = store.load(key);
@@ -36,7 +36,7 @@ int run(const std::uint8_t* data, std::size_t size) {
   if (text->empty() || !file.starts_with(right) || !file.ends_with(*text)) std::abort();
   // The checksum is a line of digits between the key and the text.
   const std::string_view sum = std::string_view(file).substr(right.size(), file.size() - right.size() - text->size());
-  if (sum.empty() || sum.back() != '\n' || std::strtoull(sum.data(), nullptr, 10) != crc32c(*text)) std::abort();
+  if (sum.empty() || sum.back() != '\n' || std::strtoull(sum.data(), nullptr, 10) != io::crc32c(*text)) std::abort();
   if (store.load("conv 3x4")) std::abort();
   return 0;
 }
