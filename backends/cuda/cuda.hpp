@@ -25,6 +25,7 @@
 #include <tutti/backends/cuda/ops/node_kernel.hpp>
 #include <tutti/backends/cuda/ops/norm_choice.hpp>
 #include <tutti/backends/cuda/ops/norm_ops.hpp>
+#include <tutti/backends/cuda/ops/norm_shortcut.hpp>
 #include <tutti/backends/cuda/ops/private_ops.hpp>
 #include <tutti/backends/cuda/ops/simple_ops.hpp>
 #include <tutti/backends/cuda/ops/stem.hpp>
@@ -108,7 +109,7 @@ class BasicCudaBackend : public Core {
         gemms_->begin();
     const auto o = FusesConvolutions<C> || options_.fusion == CudaFusion::on
                        ? norm_fusions(options_, device().architecture(), compute)
-                       : NormFusions{false, false, false, !options_.recompute, true};
+                       : NormFusions{false, false, false, !options_.recompute, true, true};
     fused_layers_ = fuse_norms(g, o);
     widen_images(g, compute);
   }
@@ -152,12 +153,16 @@ class BasicCudaBackend : public Core {
     const auto& d = i.desc;
     return fusion(FusedPass::backward_data_norm, o, d, d.out[0], d.in[1].shape, d.in[0]);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNorm& o, const PrepareInfo& i) { return norm(o, i.desc); }
-  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNormBackward& o, const PrepareInfo& i) {
-    return norm(o, i.desc);
+  template <ChosenNorm O>
+  [[nodiscard]] std::shared_ptr<void> prepare(const O& o, const PrepareInfo& i) {
+    launcher_.begin(i.desc.compute);
+    return prepare_norm(*convolutions_, launcher_, norms_once_, workspace_, device(), options_, o, i.desc);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormWithMask& o, const PrepareInfo& i) {
-    return norm(o, i.desc);
+  template <ShortcutOp O>
+  [[nodiscard]] std::shared_ptr<void> prepare(const O& o, const PrepareInfo& i) {
+    launcher_.begin(i.desc.compute);
+    return prepare_shortcut(shortcuts_, *convolutions_, launcher_, norms_once_, workspace_, device(), options_, o,
+                            i.desc);
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const BatchNormBackwardFromMask&, const PrepareInfo& i) {
     launcher_.begin(i.desc.compute);
@@ -203,21 +208,19 @@ class BasicCudaBackend : public Core {
   void run(const op::Conv2d&, Call& c) { convolve("conv2d", c); }
   void run(const op::Conv2dBackwardData&, Call& c) { convolve("conv2d_backward_data", c); }
   void run(const op::Conv2dBackwardWeights&, Call& c) { convolve("conv2d_backward_weights", c); }
-  void run(const op::BatchNorm& o, Call& c) {
-    start("batch_norm", c);
+  template <ChosenNorm O>
+  void run(const O& o, Call& c) {
+    start(O::info.name, c);
     run_chosen_norm(launcher_, norms_once_, workspace_, o, c);
+  }
+  template <ShortcutOp O>
+  void run(const O& o, Call& c) {
+    start(O::info.name, c);
+    run_shortcut(launcher_, norms_once_, workspace_, o, c);
   }
   void run(const op::BatchNormInference& o, Call& c) {
     start("batch_norm_inference", c);
     run_batch_norm_inference(launcher_, o, c);
-  }
-  void run(const op::BatchNormBackward& o, Call& c) {
-    start("batch_norm_backward", c);
-    run_chosen_norm(launcher_, norms_once_, workspace_, o, c);
-  }
-  void run(const BatchNormWithMask& o, Call& c) {
-    start("batch_norm_with_mask", c);
-    run_chosen_norm(launcher_, norms_once_, workspace_, o, c);
   }
   void run(const BatchNormBackwardFromMask& o, Call& c) {
     start("batch_norm_backward_from_mask", c);
@@ -302,11 +305,6 @@ class BasicCudaBackend : public Core {
  private:
   void start(std::string_view kind, const Call& c) noexcept { device().set_op(kind, c.node); }
 
-  template <class O>
-  std::shared_ptr<void> norm(const O& o, const NodeDesc& d) {
-    launcher_.begin(d.compute);
-    return prepare_norm(*convolutions_, launcher_, norms_once_, workspace_, device(), options_, o, d);
-  }
   std::shared_ptr<void> convolution(ConvPass pass, const op::Window& o, const PrepareInfo& i, const TensorDesc& x,
                                     const Shape& w, const TensorDesc& y) {
     launcher_.begin(i.desc.compute);
@@ -356,6 +354,7 @@ class BasicCudaBackend : public Core {
   };
 
   NormOnce norms_once_{*this, launcher_};
+  ShortcutChoices shortcuts_;
   FusedLayers fused_layers_;
   int as_one_ = 0, in_steps_ = 0;
   std::unique_ptr<C> convolutions_;
@@ -378,7 +377,8 @@ std::unique_ptr<Kernel> BasicCudaBackend<C, G>::kernel(const Op& op, const NodeD
   if (activation(std::get_if<op::Activation>(&op)) || activation(std::get_if<op::ActivationBackward>(&op)))
     return nullptr;
   return kernel_of<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
-                   BatchNormBackwardApply, BatchNormWithMask, BatchNormBackwardFromMask>(*this, op, desc);
+                   BatchNormBackwardApply, BatchNormWithMask, BatchNormBackwardFromMask, BatchNormOfShortcut,
+                   BatchNormAddShortcut, BatchNormBackwardAddShortcut, BatchNormBackwardOfShortcut>(*this, op, desc);
 }
 
 }  // namespace cuda

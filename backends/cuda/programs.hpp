@@ -15,6 +15,7 @@
 #include <tutti/backends/cuda/kernels/muon.hpp>
 #include <tutti/backends/cuda/kernels/norm.hpp>
 #include <tutti/backends/cuda/kernels/norm_kernels.hpp>
+#include <tutti/backends/cuda/kernels/norm_shortcut.hpp>
 #include <tutti/backends/cuda/kernels/pool.hpp>
 #include <tutti/backends/cuda/kernels/step.hpp>
 #include <tutti/backends/cuda/kernels/update.hpp>
@@ -28,69 +29,75 @@ namespace tutti::cuda {
 // for channels that are not a multiple of V. In a name, T is the compute type and V the number of its values in 16
 // bytes. The last template argument of the batch norm kernels is their form (kernels/norm.hpp); -1: the form is an
 // argument at run time.
-#define TUTTI_CUDA_OP_KERNELS(ONE, TWO)                             \
-  ONE(normalize, "normalize<T, V>")                                 \
-  ONE(normalize_padded_4, "normalize_padded<T, 4>")                 \
-  ONE(normalize_padded_8, "normalize_padded<T, 8>")                 \
-  ONE(relu_forward, "relu_forward<T, V>")                           \
-  ONE(relu_backward, "relu_backward<T, V>")                         \
-  ONE(gelu_forward, "gelu_forward<T, V>")                           \
-  ONE(gelu_backward, "gelu_backward<T, V>")                         \
-  ONE(sigmoid_forward, "sigmoid_forward<T, V>")                     \
-  ONE(sigmoid_backward, "sigmoid_backward<T, V>")                   \
-  ONE(silu_forward, "silu_forward<T, V>")                           \
-  ONE(silu_backward, "silu_backward<T, V>")                         \
-  ONE(hard_swish_forward, "hard_swish_forward<T, V>")               \
-  ONE(hard_swish_backward, "hard_swish_backward<T, V>")             \
-  ONE(add, "add<T, V>")                                             \
-  TWO(bias_forward)                                                 \
-  ONE(bias_cast, "bias_cast<T>")                                    \
-  ONE(change_channels, "change_channels<T>")                        \
-  ONE(pack_table, "pack_table<T>")                                  \
-  ONE(unpack_gradients, "unpack_gradients<T>")                      \
-  TWO(norm_statistics)                                              \
-  ONE(norm_finish, "norm_finish")                                   \
-  ONE(norm_apply, "norm_apply<T, V, 0>")                            \
-  ONE(norm_apply_relu, "norm_apply<T, V, 1>")                       \
-  ONE(norm_apply_add_relu, "norm_apply<T, V, 3>")                   \
-  ONE(norm_apply_add_relu_bits, "norm_apply<T, 8, 7>")              \
-  ONE(norm_apply_any, "norm_apply<T, V, -1>")                       \
-  ONE(norm_apply_any_1, "norm_apply<T, 1, -1>")                     \
-  ONE(norm_backward_sums, "norm_backward_sums<T, V, 0>")            \
-  ONE(norm_backward_sums_relu, "norm_backward_sums<T, V, 1>")       \
-  ONE(norm_backward_sums_relu_two, "norm_backward_sums<T, V, 5>")   \
-  ONE(norm_backward_sums_keep, "norm_backward_sums<T, 8, 11>")      \
-  ONE(norm_backward_sums_keep_two, "norm_backward_sums<T, 8, 15>")  \
-  ONE(norm_backward_sums_any, "norm_backward_sums<T, V, -1>")       \
-  ONE(norm_backward_sums_any_1, "norm_backward_sums<T, 1, -1>")     \
-  ONE(norm_backward_finish, "norm_backward_finish")                 \
-  ONE(norm_backward_apply, "norm_backward_apply<T, V, 0>")          \
-  ONE(norm_backward_apply_relu, "norm_backward_apply<T, V, 1>")     \
-  ONE(norm_backward_apply_relu_two, "norm_backward_apply<T, V, 5>") \
-  ONE(norm_backward_apply_any, "norm_backward_apply<T, V, -1>")     \
-  ONE(norm_backward_apply_any_1, "norm_backward_apply<T, 1, -1>")   \
-  ONE(norm_once, "norm_once<T, V, 0>")                              \
-  ONE(norm_once_relu, "norm_once<T, V, 1>")                         \
-  ONE(norm_once_add_relu_bits, "norm_once<T, 8, 7>")                \
-  ONE(norm_backward_once, "norm_backward_once<T, V, 0>")            \
-  ONE(norm_backward_once_relu, "norm_backward_once<T, V, 1>")       \
-  ONE(norm_backward_once_keep, "norm_backward_once<T, 8, 11>")      \
-  ONE(norm_backward_once_keep_two, "norm_backward_once<T, 8, 15>")  \
-  TWO(column_sums)                                                  \
-  ONE(column_sums_finish, "column_sums_finish")                     \
-  ONE(norm_sums_finish, "norm_sums_finish")                         \
-  ONE(norm_from_sums, "norm_from_sums<T>")                          \
-  ONE(relu_mask, "relu_mask<T>")                                    \
-  TWO(activate)                                                     \
-  ONE(norm_backward_factors, "norm_backward_factors")               \
-  TWO(norm_backward_affine)                                         \
-  TWO(max_pool)                                                     \
-  TWO(max_pool_backward)                                            \
-  TWO(window_average)                                               \
-  TWO(window_average_backward)                                      \
-  TWO(average_pool)                                                 \
-  TWO(average_pool_backward)                                        \
-  ONE(softmax_rows, "softmax_rows<T>")                              \
+#define TUTTI_CUDA_OP_KERNELS(ONE, TWO)                                           \
+  ONE(normalize, "normalize<T, V>")                                               \
+  ONE(normalize_padded_4, "normalize_padded<T, 4>")                               \
+  ONE(normalize_padded_8, "normalize_padded<T, 8>")                               \
+  ONE(relu_forward, "relu_forward<T, V>")                                         \
+  ONE(relu_backward, "relu_backward<T, V>")                                       \
+  ONE(gelu_forward, "gelu_forward<T, V>")                                         \
+  ONE(gelu_backward, "gelu_backward<T, V>")                                       \
+  ONE(sigmoid_forward, "sigmoid_forward<T, V>")                                   \
+  ONE(sigmoid_backward, "sigmoid_backward<T, V>")                                 \
+  ONE(silu_forward, "silu_forward<T, V>")                                         \
+  ONE(silu_backward, "silu_backward<T, V>")                                       \
+  ONE(hard_swish_forward, "hard_swish_forward<T, V>")                             \
+  ONE(hard_swish_backward, "hard_swish_backward<T, V>")                           \
+  ONE(add, "add<T, V>")                                                           \
+  TWO(bias_forward)                                                               \
+  ONE(bias_cast, "bias_cast<T>")                                                  \
+  ONE(change_channels, "change_channels<T>")                                      \
+  ONE(pack_table, "pack_table<T>")                                                \
+  ONE(unpack_gradients, "unpack_gradients<T>")                                    \
+  TWO(norm_statistics)                                                            \
+  ONE(norm_finish, "norm_finish")                                                 \
+  ONE(norm_apply, "norm_apply<T, V, 0>")                                          \
+  ONE(norm_apply_relu, "norm_apply<T, V, 1>")                                     \
+  ONE(norm_apply_add_relu, "norm_apply<T, V, 3>")                                 \
+  ONE(norm_apply_add_relu_bits, "norm_apply<T, 8, 7>")                            \
+  ONE(norm_apply_any, "norm_apply<T, V, -1>")                                     \
+  ONE(norm_apply_any_1, "norm_apply<T, 1, -1>")                                   \
+  ONE(norm_backward_sums, "norm_backward_sums<T, V, 0>")                          \
+  ONE(norm_backward_sums_relu, "norm_backward_sums<T, V, 1>")                     \
+  ONE(norm_backward_sums_relu_two, "norm_backward_sums<T, V, 5>")                 \
+  ONE(norm_backward_sums_keep, "norm_backward_sums<T, 8, 11>")                    \
+  ONE(norm_backward_sums_keep_two, "norm_backward_sums<T, 8, 15>")                \
+  ONE(norm_backward_sums_any, "norm_backward_sums<T, V, -1>")                     \
+  ONE(norm_backward_sums_any_1, "norm_backward_sums<T, 1, -1>")                   \
+  ONE(norm_backward_finish, "norm_backward_finish")                               \
+  ONE(norm_backward_apply, "norm_backward_apply<T, V, 0>")                        \
+  ONE(norm_backward_apply_relu, "norm_backward_apply<T, V, 1>")                   \
+  ONE(norm_backward_apply_relu_two, "norm_backward_apply<T, V, 5>")               \
+  ONE(norm_backward_apply_any, "norm_backward_apply<T, V, -1>")                   \
+  ONE(norm_backward_apply_any_1, "norm_backward_apply<T, 1, -1>")                 \
+  ONE(norm_once, "norm_once<T, V, 0>")                                            \
+  ONE(norm_once_relu, "norm_once<T, V, 1>")                                       \
+  ONE(norm_once_add_relu_bits, "norm_once<T, 8, 7>")                              \
+  ONE(norm_backward_once, "norm_backward_once<T, V, 0>")                          \
+  ONE(norm_backward_once_relu, "norm_backward_once<T, V, 1>")                     \
+  ONE(norm_backward_once_keep, "norm_backward_once<T, 8, 11>")                    \
+  ONE(norm_backward_once_keep_two, "norm_backward_once<T, 8, 15>")                \
+  ONE(norm_apply_shortcut, "norm_apply_shortcut<T, 8>")                           \
+  ONE(norm_backward_sums_shortcut, "norm_backward_sums_shortcut<T, 8, 3>")        \
+  ONE(norm_backward_sums_shortcut_two, "norm_backward_sums_shortcut<T, 8, 15>")   \
+  ONE(norm_backward_finish_shortcut, "norm_backward_finish_shortcut")             \
+  ONE(norm_backward_apply_shortcut, "norm_backward_apply_shortcut<T, 8, 3>")      \
+  ONE(norm_backward_apply_shortcut_kept, "norm_backward_apply_shortcut<T, 8, 0>") \
+  TWO(column_sums)                                                                \
+  ONE(column_sums_finish, "column_sums_finish")                                   \
+  ONE(norm_sums_finish, "norm_sums_finish")                                       \
+  ONE(norm_from_sums, "norm_from_sums<T>")                                        \
+  ONE(relu_mask, "relu_mask<T>")                                                  \
+  TWO(activate)                                                                   \
+  ONE(norm_backward_factors, "norm_backward_factors")                             \
+  TWO(norm_backward_affine)                                                       \
+  TWO(max_pool)                                                                   \
+  TWO(max_pool_backward)                                                          \
+  TWO(window_average)                                                             \
+  TWO(window_average_backward)                                                    \
+  TWO(average_pool)                                                               \
+  TWO(average_pool_backward)                                                      \
+  ONE(softmax_rows, "softmax_rows<T>")                                            \
   ONE(loss_finish, "loss_finish")
 
 // The list of kernels over arenas. The second form is for addresses that are not a multiple of 16 bytes.
@@ -179,7 +186,7 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKern
   const std::string type = t == DType::f32 ? "float" : std::string(name_of(t));
   Source s{"ops-" + std::string(name_of(t)),
            std::string(kernels::common) + kernels::elementwise + kernels::norm + kernels::norm_kernels +
-               kernels::fused + kernels::pool + kernels::loss,
+               kernels::norm_shortcut + kernels::fused + kernels::pool + kernels::loss,
            {}};
   for (std::string_view pattern : op_kernel_names) {
     std::string name;

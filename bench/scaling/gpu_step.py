@@ -74,7 +74,8 @@ def convolutions():
 
 
 def counted(program):
-    """Returns the bytes of one image by kind of op, for a step as in bf16: batch norm's outputs kept, masks of relus. And
+    """Returns the bytes of one image by kind of op, for a step as in bf16: batch norm's outputs kept, masks of relus, the norms of
+    shortcuts applied by the norms that add them. And
     for each size of the L2 cache what it does for the batch norms of a step."""
     out = subprocess.run([program, "--test-case=the memory traffic*,the share of batch norms*"], capture_output=True, text=True,
                          check=True).stdout
@@ -82,7 +83,7 @@ def counted(program):
              for part in re.split(r"(?=\ball: )", out)[1:]]
     caches = {int(m[0]): dict(zip(("forward", "backward", "once", "norms"), map(int, m[1:])))
               for m in re.findall(r"cache: (\d+) forward: (\d+) backward: (\d+) once: (\d+) norms: (\d+)", out)}
-    return parts[2], caches
+    return parts[3], caches
 
 
 def convolution(batch, a, b, kernel, size, out, copy, rate):
@@ -102,8 +103,9 @@ def predict(bytes_of, kept, bandwidth, flops, early, memory, products):
                 continue
             total += convolution(BATCH, a, b, kernel, size, out, copy, rate * share * (STEM if i == 0 else 1))
         rows[name] = total
-    forward = ("batch_norm", "batch_norm_with_mask")
-    backward = ("batch_norm_backward", "batch_norm_backward_from_mask")
+    forward = ("batch_norm", "batch_norm_with_mask", "batch_norm_of_shortcut", "batch_norm_add_shortcut")
+    backward = ("batch_norm_backward", "batch_norm_backward_from_mask", "batch_norm_backward_add_shortcut",
+                "batch_norm_backward_of_shortcut")
     rows["batch norm forward"] = (BATCH * sum(bytes_of[k] for k in forward) - kept["forward"]) / copy
     rows["batch norm backward"] = (BATCH * sum(bytes_of[k] for k in backward) - kept["backward"]) / copy
     known = ("all", "conv2d", "conv2d_backward_data", "conv2d_backward_weights", *forward, *backward)

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include <tutti/graph/builder.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
 
 // Small nets that contain every chain that backends/cuda/ops/fuse_norms.hpp can fuse.
@@ -32,5 +34,18 @@ inline Graph bottlenecks(std::int64_t width = 8, std::int64_t size = 6) {
 }
 // The number of convolutions of this net, and how many of them have an activated input.
 inline constexpr int bottleneck_convolutions = 8, bottleneck_activated = 4;
+
+// A ResNet with 8 layers for small images.
+inline Graph cifar(bool preactivation = false, std::int64_t width = 4, std::int64_t size = 8) {
+  Builder b(3, size, size);
+  models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}),
+                       {.depth = 8, .width = width, .preactivation = preactivation});
+  return std::move(b).take();
+}
+inline Graph resnet50(std::int64_t size) {
+  Builder b(3, size, size);
+  models::resnet(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 50, .classes = 7});
+  return std::move(b).take();
+}
 
 }  // namespace tutti::testing

@@ -128,6 +128,39 @@ void batch_norm_backward_from_mask(const cuda::BatchNormBackwardFromMask& o, con
 }
 
 template <class T, class M>
+void batch_norm_add_shortcut(const cuda::BatchNormAddShortcut& o, const Call& call) {
+  std::vector<T> y(static_cast<std::size_t>(call.in[0].shape.numel()));
+  Call shortcut, adding = call;
+  for (std::size_t k = 0; k < 5; ++k) shortcut.in[k] = call.in[6 + k];
+  adding.in[5] = shortcut.out[0] = {y.data(), call.in[0].dtype, call.in[0].shape};
+  batch_norm_inference<T, M>({o.shortcut_eps, false, false, true}, shortcut);
+  batch_norm_with_mask<T, M>({o.eps, o.momentum}, adding);
+}
+
+template <class T, class M>
+void batch_norm_backward_add_shortcut(const cuda::BatchNormBackwardAddShortcut& o, const Call& call) {
+  const std::size_t last = o.second ? 7 : 6;
+  const TensorRef& x = call.in[last - 5];
+  std::vector<T> g(static_cast<std::size_t>(x.shape.numel()));
+  Call adding = call, shortcut;
+  adding.out[3] = shortcut.in[0] = {g.data(), x.dtype, x.shape};
+  batch_norm_backward_from_mask<T, M>({o.second}, adding);
+  const TensorRef &gamma = call.in[last + 2], &sums = call.out[4];
+  shortcut.in = {shortcut.in[0], call.in[last + 1], gamma, gamma /* not read */, call.in[last + 3], call.in[last + 4]};
+  M* const dbeta = sums.as<M>();
+  shortcut.out = {call.out[3], {dbeta + x.shape[1], gamma.dtype, gamma.shape}, {dbeta, gamma.dtype, gamma.shape}};
+  batch_norm_backward<T, M>({}, shortcut);
+}
+
+template <class M>
+void batch_norm_backward_of_shortcut(const Call& call) {
+  const std::int64_t channels = call.in[2].shape[0];
+  const M* const sums = call.in[6].as<M>();
+  std::copy_n(sums + channels, channels, call.out[0].as<M>());
+  std::copy_n(sums, channels, call.out[1].as<M>());
+}
+
+template <class T, class M>
 void conv2d_backward_data_norm(const op::Window& o, const Call& call) {
   conv2d_backward_data<T>(o, call.in[0], call.in[1], call.out[0]);
   const TensorRef& x = call.in[2];
@@ -196,6 +229,21 @@ struct FusedLoops : ReferenceLoops<true> {
     types(c.out[0], c.out[1],
           [&](auto t, auto m) { loops::batch_norm_backward_from_mask<decltype(t), decltype(m)>(o, c); });
   }
+  static void run(const cuda::BatchNormOfShortcut& o, Call& c) {
+    types(c.in[0], c.in[1], [&](auto t, auto m) {
+      loops::batch_norm<decltype(t), decltype(m)>({o.eps, o.momentum}, c);
+    });
+  }
+  static void run(const cuda::BatchNormAddShortcut& o, Call& c) {
+    types(c.in[0], c.in[1], [&](auto t, auto m) { loops::batch_norm_add_shortcut<decltype(t), decltype(m)>(o, c); });
+  }
+  static void run(const cuda::BatchNormBackwardAddShortcut& o, Call& c) {
+    types(c.out[0], c.out[1],
+          [&](auto t, auto m) { loops::batch_norm_backward_add_shortcut<decltype(t), decltype(m)>(o, c); });
+  }
+  static void run(const cuda::BatchNormBackwardOfShortcut&, Call& c) {
+    types(c.in[0], c.out[0], [&](auto, auto m) { loops::batch_norm_backward_of_shortcut<decltype(m)>(c); });
+  }
 };
 
 // ReferenceBackend that runs these loops.
@@ -212,7 +260,8 @@ class FusedReference : public ReferenceBackend {
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
     return own<cuda::Conv2dStatistics, cuda::Conv2dBackwardWeightsActivated, cuda::BatchNormFromSums,
                cuda::Conv2dBackwardDataNorm, cuda::BatchNormBackwardApply, cuda::BatchNormWithMask,
-               cuda::BatchNormBackwardFromMask>(op, desc);
+               cuda::BatchNormBackwardFromMask, cuda::BatchNormOfShortcut, cuda::BatchNormAddShortcut,
+               cuda::BatchNormBackwardAddShortcut, cuda::BatchNormBackwardOfShortcut>(op, desc);
   }
 
  private:

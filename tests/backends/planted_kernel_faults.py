@@ -10,6 +10,7 @@ OPS = [(EMULATED, "all ops except convolutions give the expected results in f32"
 OPS_BF16 = [(EMULATED, "all ops except convolutions give the expected results in bf16")]
 OPS_F16 = [(EMULATED, "all ops except convolutions give the expected results in f16")]
 ONCE = [("test_cuda_norms", "a batch norm in one kernel gives")]
+TOGETHER = [("test_shortcut_norms", "two batch norms together have the bits of two separate norms in bf16")]
 LOSS = [(EMULATED, "the loss has the expected values")]
 UPDATES = [(EMULATED, "weight updates, norms, averages")]
 STEPS = [(STEP, "a steady step"), (STEP, "steps that the device ends equal")]
@@ -94,6 +95,29 @@ EARLY = [
     ("one-thread-waits", "step.hpp", "  wait_for_earlier_kernels();\n  __shared__ double room[256];\n  __shared__ double scales[1];",
      "  if (threadIdx.x == 0) wait_for_earlier_kernels();\n  __shared__ double room[256];\n  __shared__ double scales[1];", STEPS),
 ]
+# Two batch norms at once (norm_shortcut.hpp).
+SHORTCUTS = [
+    ("shortcut-with-the-statistics-of-the-sum", "norm_shortcut.hpp", "of_s(s_mean, s_inv_std, s_gamma, s_beta, t.channel)",
+     "of_s(mean, s_inv_std, s_gamma, s_beta, t.channel)", TOGETHER),
+    ("shortcut-not-rounded", "norm_shortcut.hpp", "rounded<T>(of_s.of(to_float(r.s.v[j]), j))", "of_s.of(to_float(r.s.v[j]), j)", TOGETHER),
+    ("shortcut-mask-not-written", "norm_shortcut.hpp", "        mask[at >> 3] = mask_of<T>(v);\n", "", TOGETHER),
+    ("shortcut-sums-not-masked", "norm_shortcut.hpp", "gradient_of<T, V>(r.in, j, off, 0.0f, 0.0f, FORM);\n            sum",
+     "gradient_of<T, V>(r.in, j, off, 0.0f, 0.0f, FORM & form_second);\n            sum", TOGETHER),
+    ("shortcut-sums-not-rounded", "norm_shortcut.hpp", "if (FORM & form_second) g[j] = rounded<T>(g[j]);", "", TOGETHER),
+    ("shortcut-sums-of-the-wrong-input", "norm_shortcut.hpp", "to_float(r.s.v[j]) - s_mu[j], s_dot", "to_float(r.in.x.v[j]) - s_mu[j], s_dot", TOGETHER),
+    ("shortcut-sums-without-barrier", "norm_shortcut.hpp", "  __syncthreads();  // the second call writes", "  // the second call writes", TOGETHER),
+    ("shortcut-gradient-not-masked", "norm_shortcut.hpp", "of_s.of(gradient_of<T, V>(r.in, j, 0.0f, 0.0f, 0.0f, FORM)",
+     "of_s.of(gradient_of<T, V>(r.in, j, 0.0f, 0.0f, 0.0f, 0)", TOGETHER),
+    ("shortcut-gradient-with-the-sums-of-the-sum", "norm_shortcut.hpp", "of_s(s_mean, s_inv_std, s_gamma, means + 2 * channels,",
+     "of_s(s_mean, s_inv_std, s_gamma, means,", TOGETHER),
+    ("shortcut-finished-with-the-sums-of-the-sum", "norm_shortcut.hpp", "(of_s ? (i64)chunks * 2 * channels : 0)", "0", TOGETHER),
+    ("shortcut-gradients-without-wait", "norm_shortcut.hpp",
+     "  wait_for_earlier_kernels();\n  const Tile t(lw, V, all, chunk, from_last());\n  if (t.channel >= channels) return;\n  const Gradient",
+     "  const Tile t(lw, V, all, chunk, from_last());\n  if (t.channel >= channels) return;\n  const Gradient", TOGETHER),
+    ("shortcut-channels-past-the-end", "norm_shortcut.hpp", "  if (t.channel >= channels) return;\n  const ChannelsOf", "  const ChannelsOf", TOGETHER),
+    ("shortcut-neighbours-strided", "norm_shortcut.hpp", "r.s = load<T, V>(s + at);\n        return r;\n      },\n      [&](i64 at, const Row& r) {\n        Vec<T, V> v;",
+     "for (int j = 0; j < V; ++j) r.s.v[j].bits = ((const volatile T*)s)[at + j].bits;\n        return r;\n      },\n      [&](i64 at, const Row& r) {\n        Vec<T, V> v;", SECTORS),
+]
 # Kernels with right results whose warps ask for more memory than they need.
 STRIDES = [
     ("neighbours-two-vectors-apart", "elementwise.hpp",
@@ -105,4 +129,4 @@ STRIDES = [
     ("partial-sums-one-at-a-time", "norm.hpp", "    store_channels(to, s1);\n    store_channels(to + channels, s2);",
      "    for (int j = 0; j < V; ++j) ((volatile float*)to)[j] = s1[j], ((volatile float*)to)[channels + j] = s2[j];", SECTORS),
 ]
-FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS + OPERANDS + EARLY + STRIDES
+FAULTS = BARRIERS + INDICES + ALIGNMENTS + NANS + OPERANDS + EARLY + SHORTCUTS + STRIDES

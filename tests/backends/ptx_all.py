@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = ROOT / "tests" / "backends" / "emulator"
 PROGRAMS = ["golden/test_golden_emulated", *(f"backends/test_{t}" for t in (
     "cuda_step", "cuda_emulated", "cuda_emulator", "cuda_training", "cuda_fusion", "cuda_weight_gradients", "cuda_not_finite",
-    "cuda_evaluation", "cuda_fit", "cuda_input", "cuda_step_of_ranks", "nccl_emulated", "train_nccl_emulated"))]
+    "cuda_evaluation", "cuda_fit", "cuda_input", "cuda_step_of_ranks", "nccl_emulated", "train_nccl_emulated", "shortcut_norms"))]
 FOR_EACH_ARCHITECTURE = PROGRAMS[:2]
 
 

@@ -18,28 +18,23 @@
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/models/cifar_fast.hpp>
-#include <tutti/models/resnet.hpp>
-#include <tutti/models/resnet_cifar.hpp>
 
 #include "backends/fused_nets.hpp"
 #include "backends/fused_reference.hpp"
+#include "backends/fusing_reference.hpp"
 #include "engine/comparison.hpp"
 #include "graph/random_graph.hpp"
 
 using namespace tutti;
+using testing::check_order;
+using testing::cifar;
+using testing::count;
+using testing::FusingReference;
+using testing::resnet50;
+using testing::train;
+using testing::Trained;
 
 namespace {
-
-// Fuses its graphs, and runs them with the loops of ReferenceBackend.
-class FusingReference : public testing::FusedReference {
- public:
-  explicit FusingReference(cuda::NormFusions o = {}) : options_(o) {}
-  void rewrite(Graph& g, DType) override { fused = cuda::fuse_norms(g, options_); }
-  cuda::FusedLayers fused;
-
- private:
-  cuda::NormFusions options_;
-};
 
 // Creates ops that this backend cannot run.
 class Without : public testing::FusedReference {
@@ -50,47 +45,10 @@ class Without : public testing::FusedReference {
   }
 };
 
-template <class O>
-int count(const Graph& g) {
-  int n = 0;
-  for (const Node& node : g.nodes) n += op_cast<O>(node.op) != nullptr ? 1 : 0;
-  return n;
-}
-
-Graph cifar(bool preactivation = false, std::int64_t width = 4, std::int64_t size = 8) {
-  Builder b(3, size, size);
-  models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}),
-                       {.depth = 8, .width = width, .preactivation = preactivation});
-  return std::move(b).take();
-}
-Graph resnet50(std::int64_t size) {
-  Builder b(3, size, size);
-  models::resnet(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 50, .classes = 7});
-  return std::move(b).take();
-}
-
 Graph fast_net() {
   Builder b(3, 16, 16);
   models::cifar_fast(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.widths = {4, 6, 4}});
   return std::move(b).take();
-}
-
-// Checks that exactly one node computes each value, before any node reads it.
-void check_order(const Graph& g) {
-  std::vector<int> made(g.values.size(), 0);
-  for (std::size_t v = 0; v < g.values.size(); ++v)
-    if (g.values[v].storage != Storage::activation && g.values[v].storage != Storage::gradient) made[v] = 1;
-  int early = 0, twice = 0, producers = 0;
-  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
-    for (ValueId v : g.nodes[i].inputs) early += made[static_cast<std::size_t>(v)] == 0 ? 1 : 0;
-    for (ValueId v : g.nodes[i].outputs) {
-      twice += made[static_cast<std::size_t>(v)]++ > 0 ? 1 : 0;
-      producers += g[v].producer != static_cast<NodeId>(i) ? 1 : 0;
-    }
-  }
-  CHECK(early == 0);
-  CHECK(twice == 0);
-  CHECK(producers == 0);
 }
 
 Plan plan_of(const Graph& g, std::int64_t rows, DType compute) {
@@ -103,26 +61,6 @@ Plan plan_of(const Graph& g, std::int64_t rows, DType compute) {
   return make_plan(g, o, q, parameters, states);
 }
 
-struct Trained {
-  double loss = 0, evaluated = 0;
-  std::vector<double> gradients, states;
-};
-template <class B>
-Trained train(B& backend, const Graph& net, DType type, std::uint64_t seed) {
-  Executor e(backend, net, {type});
-  testing::randomize(e, seed);
-  const auto batch = testing::random_batch(net, 5, seed);
-  Trained r;
-  r.loss = e.train(batch.view(), {1, 0.2}).loss;
-  const auto numbers = [&](const void* data, const ArenaLayout& layout) {
-    return testing::fetch(
-        backend, TensorRef{const_cast<void*>(data), layout.dtype, Shape{static_cast<std::int64_t>(layout.count)}});
-  };
-  r.gradients = numbers(e.gradient_data(), e.parameters());
-  r.states = numbers(e.state_data(), e.states());
-  r.evaluated = e.evaluate(batch.view()).loss;
-  return r;
-}
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
   double most = 0, size = 1e-300;
@@ -134,10 +72,10 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return most / size;
 }
 
-const std::vector<cuda::NormFusions> ways{{true, false, false},          {true, true, false},
-                                          {false, false, true},          {true, true, true},
-                                          {true, true, true, true},      {false, false, false, true, true},
-                                          {true, true, true, true, true}};
+const std::vector<cuda::NormFusions> ways{{true, false, false},           {true, true, false},
+                                          {false, false, true},           {true, true, true},
+                                          {true, true, true, true},       {false, false, false, true, true},
+                                          {true, true, true, true, true}, {false, false, false, false, true, true}};
 
 }  // namespace
 
@@ -342,6 +280,76 @@ TEST_CASE("residual batch norms with relu write a mask for their gradients, whic
       CHECK(got.evaluated == want.evaluated);
     }
   }
+}
+
+TEST_CASE("a batch norm that adds a shortcut's batch norm is joined with it, which gives the same bits") {
+  // ResNet-50 has four such blocks.
+  Graph large = differentiate(fuse(resnet50(64)));
+  const Graph before = large;
+  const cuda::FusedLayers l = cuda::fuse_norms(large, {false, false, false, true, true, true});
+  check_order(large);
+  CHECK_FALSE(l.any());
+  CHECK(l.shortcuts == std::vector<std::string>{"layer1.0.downsample.1", "layer2.0.downsample.1",
+                                                "layer3.0.downsample.1", "layer4.0.downsample.1"});
+  CHECK(count<cuda::BatchNormOfShortcut>(large) == 4);
+  CHECK(count<cuda::BatchNormAddShortcut>(large) == 4);
+  CHECK(count<cuda::BatchNormBackwardAddShortcut>(large) == 4);
+  CHECK(count<cuda::BatchNormBackwardOfShortcut>(large) == 4);
+  CHECK(count<cuda::BatchNormWithMask>(large) == 12);
+  const ArenaLayout a = parameter_layout(before, DType::f32), b = parameter_layout(large, DType::f32);
+  REQUIRE(a.slices.size() == b.slices.size());
+  for (std::size_t i = 0; i < a.slices.size(); ++i) CHECK(a.slices[i].name == b.slices[i].name);
+  for (std::size_t i = 0; !before.nodes[i].backward; ++i) CHECK(before.nodes[i].name == large.nodes[i].name);
+  for (const Graph& net : {cifar(false, 8, 5), testing::bottlenecks()}) {
+    Graph g = differentiate(fuse(net));
+    const std::size_t projections = net.nodes.size() == testing::bottlenecks().nodes.size() ? 1 : 2;
+    CHECK(cuda::fuse_norms(g, {false, false, false, true, true, true}).shortcuts.size() == projections);
+    check_order(g);
+    for (const bool keep : {true, false})
+      for (const DType t : {DType::f64, DType::bf16}) {
+        FusingReference plain({false, false, false, keep, true}), joined({false, false, false, keep, true, true});
+        const Trained want = train(plain, net, t, 3), got = train(joined, net, t, 3);
+        CHECK_FALSE(joined.fused.shortcuts.empty());
+        CHECK(got.loss == want.loss);
+        CHECK(got.gradients == want.gradients);
+        CHECK(got.states == want.states);
+        CHECK(got.evaluated == want.evaluated);
+      }
+  }
+}
+
+TEST_CASE(
+    "the batch norm of a shortcut stays separate if its output has another reader, a relu, or is not made by a norm") {
+  const auto shortcuts = [](auto&& shortcut, bool also, std::int64_t width = 8, bool relu = true) {
+    Builder b(3, 6, 6);
+    const ValueId x = nn::conv(b, "stem", b.normalize({0, 0, 0}, {1, 1, 1}), {.out = width});
+    const ValueId s = shortcut(b, x);
+    ValueId y = nn::batch_norm(b, "bn", nn::conv(b, "conv", x, {.out = width}), {.relu = relu, .residual = s});
+    if (also) y = b.add("sum", y, s);
+    b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", y), 3, {}));
+    Graph g = differentiate(fuse(b.graph()));
+    const auto l = cuda::fuse_norms(g, {false, false, false, true, true, true});
+    check_order(g);
+    CHECK(count<cuda::BatchNormAddShortcut>(g) == static_cast<int>(l.shortcuts.size()));
+    return l.shortcuts.size();
+  };
+  const auto norm = [](bool relu) {
+    return [relu](Builder& b, ValueId x) { return nn::batch_norm(b, "down", x, {.relu = relu}); };
+  };
+  CHECK(shortcuts(norm(false), false) == 1);
+  CHECK(shortcuts(norm(false), true) == 0);
+  CHECK(shortcuts(norm(true), false) == 0);
+  CHECK(shortcuts([](Builder&, ValueId x) { return x; }, false) == 0);
+  CHECK(shortcuts(norm(false), false, 12) == 0);        // no mask: the channels are not a multiple of 8
+  CHECK(shortcuts(norm(false), false, 8, false) == 0);  // no mask without a relu
+  // If convolutions compute the sums of the norms, these have kernels of their own.
+  Graph g = differentiate(fuse(resnet50(64)));
+  CHECK(cuda::fuse_norms(g, {true, true, true, true, true, true}).shortcuts.empty());
+  // Nor is anything joined without masks, or in a graph for evaluation.
+  g = differentiate(fuse(resnet50(64)));
+  CHECK(cuda::fuse_norms(g, {false, false, false, true, false, true}).shortcuts.empty());
+  g = inference(fuse(resnet50(64)));
+  CHECK(cuda::fuse_norms(g, {false, false, false, true, true, true}).shortcuts.empty());
 }
 
 TEST_CASE("values that fusion removes take no memory") {

@@ -14,22 +14,13 @@
 #include <tutti/backends/cuda/ops/fuse_norms.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
-#include <tutti/models/resnet.hpp>
 
 #include "backends/activation_traffic.hpp"
 #include "backends/cudnn_shapes.hpp"
+#include "backends/fused_nets.hpp"
 
 using namespace tutti;
-
-namespace {
-
-Graph resnet50(std::int64_t size) {
-  Builder b(3, size, size);
-  models::resnet(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 50, .classes = 7});
-  return std::move(b).take();
-}
-
-}  // namespace
+using testing::resnet50;
 
 TEST_CASE("the memory traffic of ResNet-50's activations is the number in bench/RESULTS.md") {
   const Graph before = differentiate(fuse(resnet50(224)));
@@ -41,20 +32,20 @@ TEST_CASE("the memory traffic of ResNet-50's activations is the number in bench/
   std::vector<double> all{mb(before)};
   for (const cuda::NormFusions& o :
        {cuda::NormFusions{false, false, false, true}, cuda::NormFusions{false, false, false, true, true},
-        cuda::NormFusions{true, false, false, true, true}, cuda::NormFusions{true, true, false, true, true},
-        cuda::NormFusions{true, true, true, true, true}}) {
+        cuda::NormFusions{false, false, false, true, true, true}, cuda::NormFusions{true, false, false, true, true},
+        cuda::NormFusions{true, true, false, true, true}, cuda::NormFusions{true, true, true, true, true}}) {
     Graph g = before;
     cuda::fuse_norms(g, o);
     all.push_back(mb(g));
   }
-  const std::vector<double> documented{370.2, 357.0, 347.4, 325.1, 312.0, 305.4};
+  const std::vector<double> documented{370.2, 357.0, 347.4, 335.3, 325.1, 312.0, 305.4};
   REQUIRE(all.size() == documented.size());
   for (std::size_t i = 0; i < all.size(); ++i) CHECK(all[i] == doctest::Approx(documented[i]).epsilon(2e-4));
 }
 
 TEST_CASE("the share of batch norms that an L2 cache holds is counted") {
   Graph g = differentiate(fuse(resnet50(224)));
-  cuda::fuse_norms(g, {false, false, false, true, true});
+  cuda::fuse_norms(g, {false, false, false, true, true, true});
   for (const std::int64_t mib : {40, 48, 50}) {
     const testing::NormCache c = testing::norm_cache(g, 256, mib << 20);
     MESSAGE("cache: " << mib << " forward: " << c.forward << " backward: " << c.backward
@@ -72,7 +63,7 @@ TEST_CASE("the share of batch norms that an L2 cache holds is counted") {
 
 TEST_CASE("the work of a step of --recipe fast is counted: bytes, convolutions, ops") {
   Graph g = differentiate(fuse(testing::cifar_fast_graph()));
-  cuda::fuse_norms(g, {false, false, false, true, true});
+  cuda::fuse_norms(g, {false, false, false, true, true, true});
   std::map<std::string, int> ops;
   for (const Node& n : g.nodes) ++ops[std::string(name_of(n.op))];
   for (const auto& [op, bytes] : testing::activation_traffic(g, 2))

@@ -27,7 +27,7 @@ ARCHITECTURES = (90, 80)
 FURTHER = (70, 75, 86, 89, 100, 120)
 ODD = ["norm_statistics<float, 1>", "norm_apply<float, 1, -1>", "norm_backward_sums<float, 1, -1>",
        "norm_backward_apply<float, 1, -1>"]
-OPS = ("common.hpp", "elementwise.hpp", "norm.hpp", "norm_kernels.hpp", "fused.hpp", "pool.hpp", "loss.hpp")
+OPS = ("common.hpp", "elementwise.hpp", "norm.hpp", "norm_kernels.hpp", "norm_shortcut.hpp", "fused.hpp", "pool.hpp", "loss.hpp")
 UPDATES = ("common.hpp", "update.hpp", "integers.hpp", "step.hpp", "muon.hpp")
 
 # Kernels with loops over rows, by the beginning of their names: the least number of loads of 16 bytes in flight, and
@@ -46,6 +46,11 @@ ROWS = {
     "norm_backward_apply<T, V, 0>": (4, 80),
     "norm_backward_apply<T, V, 1>": (4, 80),
     "norm_backward_apply<T, V, 5>": (6, 128),
+    "norm_apply_shortcut<T, 8>": (4, 128),
+    "norm_backward_sums_shortcut<T, 8, 3>": (6, 128),
+    "norm_backward_sums_shortcut<T, 8, 15>": (8, 128),
+    "norm_backward_apply_shortcut<T, 8, 3>": (6, 128),
+    "norm_backward_apply_shortcut<T, 8, 0>": (6, 128),
     "norm_backward_affine<T, V>": (6, 128),
     "column_sums<T, V>": (4, 64),
 }
@@ -195,7 +200,7 @@ def main():
     checked = names()
     bounds = {**ROWS, **VALUES}
     faults = [f"{k} is no kernel of programs.hpp" for k in bounds if k not in checked]
-    source = "".join(text(h) for h in ("common.hpp", "elementwise.hpp", "norm.hpp", "norm_kernels.hpp", "fused.hpp"))
+    source = "".join(text(h) for h in OPS[:-2])
     instance = {k: k.replace("T", "bf16").replace("V", "8") for k in checked}
     patterns = {v: k for k, v in instance.items()}
     for architecture in ARCHITECTURES:
@@ -240,8 +245,8 @@ def main():
             continue
         faults += spills(compiler, tools, UPDATES, listed("UPDATE"), architecture)
         for t, v in (("float", 4), ("bf16", 8), ("f16", 8)):
-            # No op launches it in f32 (norm_ops.hpp), where it uses 16 bytes of stack on sm_70.
-            launched = [k for k in listed("OP") if v == 8 or k != "norm_once<T, 8, 7>"]
+            # No op launches these in f32 (norm_ops.hpp, norm_shortcut.hpp). The first one uses 16 bytes of stack on sm_70.
+            launched = [k for k in listed("OP") if v == 8 or not (k == "norm_once<T, 8, 7>" or re.match("norm_backward_.*_shortcut<", k))]
             kernels = [k.replace("T", t).replace("V", str(v)) for k in launched]
             faults += spills(compiler, tools, OPS, kernels, architecture)
     for fault in faults:

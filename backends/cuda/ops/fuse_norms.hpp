@@ -22,11 +22,15 @@ struct NormFusions {
   bool keep = false;
   // A batch norm with residual and relu writes a bit for each value, which its gradient reads instead of the value.
   bool mask = false;
+  // Requires `mask`. Such a batch norm and the batch norm that computes only its residual may run together, forward and
+  // backward (norm_shortcut.hpp).
+  bool shortcut = false;
 };
 
-// The layers with fused ops: convolutions in `statistics` and `activation`, batch norms in `backward`.
+// The layers with fused ops: convolutions in `statistics` and `activation`, batch norms in `backward` and `shortcuts`.
+// any(): whether convolutions compute a part of a batch norm.
 struct FusedLayers {
-  std::vector<std::string> statistics, activation, backward;
+  std::vector<std::string> statistics, activation, backward, shortcuts;
   [[nodiscard]] bool any() const { return !statistics.empty() || !backward.empty(); }
 };
 
@@ -42,6 +46,7 @@ class NormFuser {
     if (o_.backward) each(&NormFuser::backward);
     if (o_.keep) each(&NormFuser::keep);
     if (o_.mask) each(&NormFuser::mask);
+    if (o_.mask && o_.shortcut) each(&NormFuser::shortcut);
     compact();
     return std::move(fused_);
   }
@@ -194,6 +199,48 @@ class NormFuser {
     forward.outputs.push_back(g_.add_value(std::move(bits)));
     node(i).inputs.back() = forward.outputs.back();
     become(node(i), BatchNormBackwardFromMask{second});
+  }
+
+  // No node moves: the order of the parameters' gradients must not change.
+  void shortcut(NodeId i) {
+    const auto* const with_mask = op_cast<BatchNormWithMask>(node(i).op);
+    if (with_mask == nullptr) return;
+    const BatchNormWithMask adding = *with_mask;
+    const ValueId residual = node(i).inputs[5], mask = node(i).outputs[3];
+    const NodeId j = g_[residual].producer;
+    const auto* const bn = j < 0 ? nullptr : std::get_if<op::BatchNorm>(&node(j).op);
+    if (bn == nullptr || bn->relu || bn->residual || residual == g_.logits || readers_[at(residual)].size() != 1)
+      return;
+    const op::BatchNorm plain = *bn;
+    if (readers_[at(mask)].size() != 1) return;
+    const NodeId a = readers_[at(mask)][0];
+    const auto* const from_mask = op_cast<BatchNormBackwardFromMask>(node(a).op);
+    if (from_mask == nullptr) return;
+    const bool second = from_mask->second;
+    const ValueId dresidual = node(a).outputs[3];
+    if (readers_[at(dresidual)].size() != 1) return;
+    const NodeId b = readers_[at(dresidual)][0];
+    const auto* const of = std::get_if<op::BatchNormBackward>(&node(b).op);
+    if (of == nullptr || of->relu || of->residual || of->second || node(b).inputs[0] != dresidual ||
+        node(b).inputs[4] != node(j).outputs[1])
+      return;
+
+    // Copies: the vectors of a node are the sources of another one's.
+    const std::vector<ValueId> in = node(j).inputs, out = node(j).outputs, back = node(b).inputs;
+    become(node(j), BatchNormOfShortcut{plain.eps, plain.momentum});
+    become(node(i), BatchNormAddShortcut{adding.eps, adding.momentum, plain.eps, plain.momentum});
+    node(i).inputs.insert(node(i).inputs.end(), {in[0], in[1], in[2], out[1], out[2]});
+    become(node(a), BatchNormBackwardAddShortcut{second});
+    node(a).inputs.insert(node(a).inputs.end(), {in[0], in[1], out[1], out[2]});
+    Value v{node(b).name + ".sums", Shape{2 * g_[in[0]].shape[1]}, false};
+    v.precision = Precision::master;
+    const ValueId ds = node(b).outputs[0], sums = g_.add_value(std::move(v));
+    node(a).outputs[3] = ds;
+    node(a).outputs.push_back(sums);
+    become(node(b), BatchNormBackwardOfShortcut{});
+    node(b).inputs = {ds, back[1], back[2], back[3], back[4], back[5], sums};
+    node(b).outputs.erase(node(b).outputs.begin());
+    fused_.shortcuts.push_back(node(j).name);
   }
 
   // Removes the unused nodes and renumbers the producers. All of them are in the backward pass. Therefore forward nodes

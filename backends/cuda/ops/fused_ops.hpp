@@ -30,12 +30,12 @@ namespace tutti::cuda {
 // through batch norm, and in bf16 it has only the statistics, with kernels that it compiles for Ampere. These are used
 // only if a measurement finds them faster (tests/backends/test_cudnn_plans.cpp).
 [[nodiscard]] inline NormFusions norm_fusions(const CudaOptions& o, int architecture, DType t) {
-  if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute, true};
+  if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute, true, true};
   const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
   const bool known = may && t == DType::f16 && architecture < 100;
   // Such kernels take cuDNN seconds to compile: without the option --autotune they are not tried.
   const bool tries = may && o.autotune.value_or(false);
-  return {known || tries, known, known || (tries && t == DType::f16), !o.recompute, true};
+  return {known || tries, known, known || (tries && t == DType::f16), !o.recompute, true, true};
 }
 
 // The functions for fusions that the library class C may have in addition to plain convolutions. Without them, chains

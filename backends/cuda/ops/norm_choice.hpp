@@ -22,6 +22,11 @@ concept FusesNorms = FusesConvolutions<C> &&
   { c.kernel(b) } -> std::same_as<std::shared_ptr<FusedKernel<BatchNormAddReluBackward>>>;
 };
 
+// The ops for which tutti or the library may have the faster kernel.
+template <class O>
+concept ChosenNorm =
+    std::same_as<O, op::BatchNorm> || std::same_as<O, BatchNormWithMask> || std::same_as<O, op::BatchNormBackward>;
+
 // Returns the library's form of this batch norm, or an empty value if the library has no such form.
 [[nodiscard]] inline std::optional<BatchNormAddRelu> library_norm(const op::BatchNorm& o, const NodeDesc& d) {
   const Shape& x = d.in[0].shape;

@@ -25,6 +25,14 @@ class NormOnce {
   // From now on run() returns false: the compiler may contract products and sums of the two forms differently, and
   // which one runs depends on the GPU and on the number of ranks.
   void keep_separate() noexcept { separate_ = true; }
+  [[nodiscard]] bool separate() const noexcept { return separate_; }
+  // Returns whether run() may start a kernel for tensors of so many bytes.
+  [[nodiscard]] bool may_run(std::int64_t bytes) const {
+    const Device& device = memory_.device();
+    const cudaDeviceProp& p = device.properties();
+    return !separate_ && arrived_.bytes() > 0 && p.cooperativeLaunch != 0 && device.ranks() <= 1 &&
+           fits_cache(bytes, p.l2CacheSize);
+  }
   // Returns the number on which the blocks wait for each other.
   [[nodiscard]] void* arrived() const noexcept { return arrived_.data(); }
 
@@ -34,11 +42,7 @@ class NormOnce {
   // returns false.
   template <class... A>
   [[nodiscard]] bool run(DType t, OpKernel k, dim3 grid, std::int64_t bytes, A... arguments) const {
-    const Device& device = memory_.device();
-    const cudaDeviceProp& p = device.properties();
-    if (separate_ || arrived_.bytes() == 0 || p.cooperativeLaunch == 0 || device.ranks() > 1 ||
-        !fits_cache(bytes, p.l2CacheSize))
-      return false;
+    if (!may_run(bytes)) return false;
     return launcher_.op_together(t, k, grid, Launcher::block, arguments...);
   }
 

@@ -146,6 +146,17 @@ inline void run_norm_apply(Launcher& l, NormApplyForm form, const TensorRef& x, 
        t.log_lanes, t.chunk, from_variance, eps, form.bits());
 }
 
+// Computes mean and inv_std, which are outputs 1 and 2 of the call, and the running statistics.
+inline void run_norm_statistics(Launcher& l, const Workspace& w, float eps, float momentum, const Call& c) {
+  const TensorRef& x = c.in[0];
+  const NormTiles t = norm_tiles(x.dtype, x.shape);
+  auto* const partial = w.at<float>(0);
+  l.op(x.dtype, t.of(forms::norm_statistics), t.grid(), 256, x.data, static_cast<void*>(partial), t.rows, t.channels,
+       t.log_lanes, t.chunk);
+  l.op(x.dtype, OpKernel::norm_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.chunk, t.rows,
+       t.channels, eps, momentum, c.in[3].data, c.in[4].data, c.out[1].data, c.out[2].data);
+}
+
 inline void run_batch_norm(Launcher& l, const NormOnce& n, const Workspace& w, const op::BatchNorm& o, const Call& c,
                            bool mask = false) {
   const TensorRef& x = c.in[0];
@@ -159,10 +170,7 @@ inline void run_batch_norm(Launcher& l, const NormOnce& n, const Workspace& w, c
               c.out[1].data, c.out[2].data, c.in[1].data, c.in[2].data, bits, partial, c.in[3].data, c.in[4].data,
               n.arrived(), t.rows, t.channels, t.log_lanes, t.chunk, static_cast<int>(t.chunks), o.eps, o.momentum))
       return;
-  l.op(x.dtype, t.of(forms::norm_statistics), t.grid(), 256, x.data, static_cast<void*>(partial), t.rows, t.channels,
-       t.log_lanes, t.chunk);
-  l.op(x.dtype, OpKernel::norm_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.chunk, t.rows,
-       t.channels, o.eps, o.momentum, c.in[3].data, c.in[4].data, c.out[1].data, c.out[2].data);
+  run_norm_statistics(l, w, o.eps, o.momentum, c);
   run_norm_apply(l, form, x, residual, c.out[0].data, c.out[1].data, c.out[2].data, c.in[1].data, c.in[2].data, bits, 0,
                  o.eps);
 }

@@ -39,6 +39,35 @@ struct BatchNormBackwardFromMask {
   static constexpr OpInfo info{.name = "batch_norm_backward_from_mask", .gradient = true};
   bool second = false;
 };
+// In a block of y = relu(norm(x) + norm(s)), the two norms have these four ops. s is the input of the norm in the
+// shortcut. Either the norms run together, so that norm(s) is neither written nor read, or separately; the bits are the
+// same (norm_shortcut.hpp).
+// s, gamma, beta, running_mean, running_var -> norm(s), mean, inv_std
+// A BatchNorm. If the norms run together, it only computes the statistics, and norm(s) stays undefined.
+struct BatchNormOfShortcut {
+  static constexpr OpInfo info{.name = "batch_norm_of_shortcut", .gradient = true};
+  float eps = 1e-5F, momentum = 0.1F;
+};
+// x, gamma, beta, running_mean, running_var, norm(s), s, and gamma, beta, mean and inv_std of s -> y, mean, inv_std,
+// mask A BatchNormWithMask. If the norms run together, it computes norm(s) from s.
+struct BatchNormAddShortcut {
+  static constexpr OpInfo info{.name = "batch_norm_add_shortcut", .gradient = true};
+  float eps = 1e-5F, momentum = 0.1F;
+  float shortcut_eps = 1e-5F, shortcut_momentum = 0.1F;
+};
+// dy [, dy2], x, gamma, beta, mean, inv_std, mask, s, and gamma, mean and inv_std of s -> dx, dgamma, dbeta, ds, sums
+// A BatchNormBackwardFromMask. If the norms run together, it also computes ds, and sums [2 C], dbeta and dgamma of s;
+// otherwise ds contains the gradient of norm(s).
+struct BatchNormBackwardAddShortcut {
+  static constexpr OpInfo info{.name = "batch_norm_backward_add_shortcut", .gradient = true};
+  bool second = false;
+};
+// ds, s, gamma, beta, mean, inv_std, sums -> dgamma, dbeta
+// The rest of the shortcut's BatchNormBackward, at its place in the order of the parameters' gradients. If the norms
+// run separately, it replaces the gradient of norm(s) in ds by that of s.
+struct BatchNormBackwardOfShortcut {
+  static constexpr OpInfo info{.name = "batch_norm_backward_of_shortcut", .gradient = true};
+};
 // dy, w, x, gamma, beta, mean, inv_std -> g, dgamma, dbeta, from_g, from_x, constant
 // The backward pass through conv and relu(batch_norm(x)) up to the inputs of BatchNormBackwardApply. g is the gradient
 // of relu's output. Elements for which the relu was not active are undefined.

@@ -328,11 +328,13 @@ void NodeChecker::check(const op::Private&) {
     return o != nullptr;
   };
   const Op& op = node_->op;
-  const bool known = one(op_cast<cuda::Conv2dStatistics>(op)) ||
-                     one(op_cast<cuda::Conv2dBackwardWeightsActivated>(op)) ||
-                     one(op_cast<cuda::BatchNormFromSums>(op)) || one(op_cast<cuda::Conv2dBackwardDataNorm>(op)) ||
-                     one(op_cast<cuda::BatchNormBackwardApply>(op)) || one(op_cast<cuda::BatchNormWithMask>(op)) ||
-                     one(op_cast<cuda::BatchNormBackwardFromMask>(op));
+  const bool known =
+      one(op_cast<cuda::Conv2dStatistics>(op)) || one(op_cast<cuda::Conv2dBackwardWeightsActivated>(op)) ||
+      one(op_cast<cuda::BatchNormFromSums>(op)) || one(op_cast<cuda::Conv2dBackwardDataNorm>(op)) ||
+      one(op_cast<cuda::BatchNormBackwardApply>(op)) || one(op_cast<cuda::BatchNormWithMask>(op)) ||
+      one(op_cast<cuda::BatchNormBackwardFromMask>(op)) || one(op_cast<cuda::BatchNormOfShortcut>(op)) ||
+      one(op_cast<cuda::BatchNormAddShortcut>(op)) || one(op_cast<cuda::BatchNormBackwardAddShortcut>(op)) ||
+      one(op_cast<cuda::BatchNormBackwardOfShortcut>(op));
   if (!known) fail("NodeChecker", "an op that it knows", std::string(name_of(op)));
 }
 

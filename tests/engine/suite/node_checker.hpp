@@ -128,6 +128,10 @@ class NodeChecker {
   void check(const cuda::BatchNormBackwardApply& o);
   void check(const cuda::BatchNormWithMask& o);
   void check(const cuda::BatchNormBackwardFromMask& o);
+  void check(const cuda::BatchNormOfShortcut& o);
+  void check(const cuda::BatchNormAddShortcut& o);
+  void check(const cuda::BatchNormBackwardAddShortcut& o);
+  void check(const cuda::BatchNormBackwardOfShortcut&) {}  // checked with the op that writes its sums
   // Output 3 must have a bit for each value of output 0, the result, that tells whether the value is positive.
   void check_mask();
 
@@ -148,6 +152,10 @@ class NodeChecker {
   const Node* node_ = nullptr;
   std::vector<Operand> in_, states_after_;
   double u_out_ = 0, u_master_ = 0, u_ = 0;
+  // Of batch norms: the relative error of the residual, and whether the output, or the gradient of the residual, is
+  // defined.
+  double u_residual_ = 0;
+  bool written_ = true;
 };
 
 }  // namespace tutti::testing

@@ -72,6 +72,49 @@ void NodeChecker::check(const cuda::BatchNormBackwardFromMask& o) {
   check(op::BatchNormBackward{true, true, o.second});
 }
 
+void NodeChecker::check(const cuda::BatchNormOfShortcut& o) {
+  written_ = false;
+  check(op::BatchNorm{o.eps, o.momentum});
+  written_ = true;
+}
+
+void NodeChecker::check(const cuda::BatchNormAddShortcut& o) {
+  const std::vector<Operand> all = in_;
+  in_[5] = reference(op::BatchNormInference{o.shortcut_eps, false, false, true},
+                     {all[6], all[7], all[8], all[9], all[10]})[0];
+  u_residual_ = u_out_;
+  check(cuda::BatchNormWithMask{o.eps, o.momentum});
+  u_residual_ = 0;
+}
+
+void NodeChecker::check(const cuda::BatchNormBackwardAddShortcut& o) {
+  const std::size_t last = o.second ? 7 : 6;
+  const std::vector<Operand> all = in_;
+  in_.resize(last + 1);
+  written_ = false;
+  check(cuda::BatchNormBackwardFromMask{o.second});
+  written_ = true;
+  // The gradient of the shortcut's output is never in memory, but has the precision that it would have there.
+  Operand g = all[0];
+  for (std::size_t i = 0; i < g.data.size(); ++i) {
+    const float sum = static_cast<float>(g.data[i]) + (o.second ? static_cast<float>(all[1].data[i]) : 0.0F);
+    const float stored = e_.compute() == DType::bf16  ? static_cast<float>(bf16(sum))
+                         : e_.compute() == DType::f16 ? static_cast<float>(f16(sum))
+                                                      : sum;
+    g.data[i] = (static_cast<unsigned>(all[last].data[i / 8]) >> i % 8 & 1U) != 0 ? static_cast<double>(stored) : 0;
+  }
+  // The node of the shortcut's norm, as it was before the two were joined.
+  const Node* const adding = node_;
+  Node shortcut = *adding;
+  for (const Node& n : g_.nodes)
+    if (op_cast<cuda::BatchNormBackwardOfShortcut>(n.op) != nullptr && n.inputs[0] == adding->outputs[3])
+      shortcut.outputs = {adding->outputs[3], n.outputs[0], n.outputs[1]};
+  node_ = &shortcut;
+  in_ = {g, all[last + 1], all[last + 2], all[last + 2] /* not read */, all[last + 3], all[last + 4]};
+  check(op::BatchNormBackward{});
+  node_ = adding;
+}
+
 std::vector<char> NodeChecker::active(std::size_t first) const {
   const auto& x = in_[first].data;
   const auto of = [&](std::size_t k, std::size_t c) { return in_[first + k].data[c]; };
@@ -174,14 +217,15 @@ void NodeChecker::check(const op::BatchNorm& o) {
     to_.value(label(0, " running var"), c, running_var[c], states_after_[4].data[c],
               2 * m * var_tolerance + 2 * u_master_ * std::fabs(states_after_[4].data[c]));
   }
-  for (std::size_t i = 0; i < y.size(); ++i) {
+  for (std::size_t i = 0; written_ && i < y.size(); ++i) {
     const std::size_t c = i % channels;
     const double scale = std::fabs(gamma.data[c]) * expected[2].data[c], mu = expected[1].data[c];
     const double size = scale * (std::fabs(x.data[i]) + std::fabs(mu)) + std::fabs(beta.data[c]) +
                         (o.residual ? std::fabs(in_[5].data[i]) : 0);
+    const double off_residual = o.residual ? u_residual_ * std::fabs(in_[5].data[i]) : 0;
     to_.value(label(0), i, y[i], expected[0].data[i],
-              scale * mean_tolerance[c] + scale * std::fabs(x.data[i] - mu) * relative[c] + 8 * u_ * size +
-                  u_out_ * std::fabs(expected[0].data[i]));
+              off_residual + scale * mean_tolerance[c] + scale * std::fabs(x.data[i] - mu) * relative[c] +
+                  8 * u_ * size + u_out_ * std::fabs(expected[0].data[i]));
   }
 }
 
@@ -245,7 +289,7 @@ void NodeChecker::check(const op::BatchNormBackward& o) {
                                   (xhat * gamma_tolerance[c] + 8 * u_ * size * std::fabs(expected[1].data[c])) / n) +
                              u_out_ * std::fabs(expected[0].data[i]);
     to_.value(label(0), i, dx[i], expected[0].data[i], tolerance);
-    if (o.residual)
+    if (o.residual && written_)
       to_.value(label(3), i, dresidual[i], expected[3].data[i],
                 u_out_ * std::fabs(expected[3].data[i]) + 2 * u_ * incoming[i]);
   }
