@@ -48,8 +48,9 @@ struct BatchNormOfShortcut {
   static constexpr OpInfo info{.name = "batch_norm_of_shortcut", .gradient = true};
   float eps = 1e-5F, momentum = 0.1F;
 };
-// x, gamma, beta, running_mean, running_var, norm(s), s, and gamma, beta, mean and inv_std of s -> y, mean, inv_std,
-// mask A BatchNormWithMask. If the norms run together, it computes norm(s) from s.
+// x, gamma, beta, running_mean, running_var, norm(s), s, and gamma, beta, mean and inv_std of s
+//   -> y, mean, inv_std, mask
+// A BatchNormWithMask. If the norms run together, it computes norm(s) from s.
 struct BatchNormAddShortcut {
   static constexpr OpInfo info{.name = "batch_norm_add_shortcut", .gradient = true};
   float eps = 1e-5F, momentum = 0.1F;
