@@ -52,45 +52,32 @@ double thread_time() {  // seconds of processor time of this thread
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// The cipher alone, as in "openssl speed -bytes 16384 -evp aes-128-gcm": GB for each second of processor time.
-double cipher_speed() {
-  std::vector<unsigned char> data(record), out(record + 16);
-  const std::array<unsigned char, 16> key{}, iv{};
-  const std::unique_ptr<EVP_CIPHER_CTX, decltype(&::EVP_CIPHER_CTX_free)> c(::EVP_CIPHER_CTX_new(),
-                                                                            &::EVP_CIPHER_CTX_free);
-  ::EVP_EncryptInit_ex(c.get(), ::EVP_aes_128_gcm(), nullptr, key.data(), iv.data());
-  const double start = thread_time();
-  double bytes = 0, time = 0;
-  while ((time = thread_time() - start) < 1)
-    for (int i = 0; i < 1000; ++i, bytes += record) {
-      int n = 0;
-      ::EVP_EncryptUpdate(c.get(), out.data(), &n, data.data(), static_cast<int>(data.size()));
-    }
-  return bytes / time / 1e9;
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
 }
 
-// Processor time for each byte, of the side that writes and of the side that reads, in ns.
-struct Cost {
-  double write = 0, read = 0;
-};
-
-// Writes and reads messages that fit the buffer of a socket, in turns.
-template <class Write, class Read>
-Cost cost(Write&& write, Read&& read) {
-  Cost c;
-  std::vector<std::byte> data(4 * record, std::byte{7});
-  constexpr int messages = 20000;
-  for (int i = 0; i < messages; ++i) {
-    const double start = thread_time();
-    write(data);
-    const double written = thread_time();
-    read(data);
-    c.write += written - start;
-    c.read += thread_time() - written;
+// The cipher alone, as in "openssl speed -bytes 16384 -evp aes-128-gcm".
+class Cipher {
+ public:
+  Cipher() {
+    const std::array<unsigned char, 16> key{}, iv{};
+    ::EVP_EncryptInit_ex(c_.get(), ::EVP_aes_128_gcm(), nullptr, key.data(), iv.data());
   }
-  const double scale = 1e9 / (messages * static_cast<double>(data.size()));
-  return {c.write * scale, c.read * scale};
-}
+  // Encrypts this many bytes, and returns the seconds of processor time.
+  double time(std::size_t bytes) {
+    const double start = thread_time();
+    for (std::size_t at = 0; at < bytes; at += record) {
+      int n = 0;
+      ::EVP_EncryptUpdate(c_.get(), data_.data(), &n, data_.data(), static_cast<int>(data_.size()));
+    }
+    return thread_time() - start;
+  }
+
+ private:
+  std::vector<unsigned char> data_ = std::vector<unsigned char>(record);
+  std::unique_ptr<EVP_CIPHER_CTX, decltype(&::EVP_CIPHER_CTX_free)> c_{::EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free};
+};
 
 std::pair<tcp::Socket, tcp::Socket> sockets() {
   std::array<int, 2> ends{};
@@ -99,15 +86,12 @@ std::pair<tcp::Socket, tcp::Socket> sockets() {
   return {tcp::Socket(ends[0]), tcp::Socket(ends[1])};
 }
 
-Cost plain_cost() {
-  const auto [out, in] = sockets();
-  return cost([&](std::span<const std::byte> d) { static_cast<void>(tcp::send_all(out, d, Clock::now() + 10s)); },
-              [&](std::span<std::byte> d) { static_cast<void>(tcp::receive_all(in, d, Clock::now() + 10s)); });
-}
-
-Cost encrypted_cost() {
+// Prints the speed of an encrypted stream without the kernel's part, in GB for each second of processor time. The
+// cipher, a plain socket and the stream take turns of a millisecond, because the speed of a shared machine changes.
+void streams() {
   const TlsStreams tls;
   auto [writes, reads] = sockets();
+  const auto [plain_out, plain_in] = sockets();
   const Digest256 key{};
   const auto out = tls.connect(std::move(writes), "bench", key);
   const auto in = tls.accept(std::move(reads), [&](std::string_view) { return std::optional(key); });
@@ -116,8 +100,41 @@ Cost encrypted_cost() {
     if (a != Handshake::done) a = out->advance();
     if (b != Handshake::done) b = in->advance();
   }
-  return cost([&](std::span<const std::byte> d) { out->write(d, false); },
-              [&](std::span<std::byte> d) { static_cast<void>(in->read(d)); });
+  Cipher cipher;
+  std::vector<std::byte> data(4 * record, std::byte{7});  // a message, which fits the buffer of a socket
+  constexpr std::size_t turns = 1000, messages = 32;
+  const std::size_t bytes = messages * data.size();
+  std::vector<double> cipher_times, writing, reading, plain_writing, plain_reading, write_shares, read_shares;
+  for (std::size_t turn = 0; turn < turns; ++turn) {
+    std::array<double, 4> t{};  // plain, plain, encrypted, encrypted
+    for (std::size_t i = 0; i < messages; ++i) {
+      std::array<double, 5> at{thread_time()};
+      static_cast<void>(tcp::send_all(plain_out, data, Clock::now() + 10s));
+      at[1] = thread_time();
+      static_cast<void>(tcp::receive_all(plain_in, data, Clock::now() + 10s));
+      at[2] = thread_time();
+      out->write(data, false);
+      at[3] = thread_time();
+      static_cast<void>(in->read(data));
+      at[4] = thread_time();
+      for (std::size_t k = 0; k < t.size(); ++k) t[k] += at[k + 1] - at[k];
+    }
+    cipher_times.push_back(cipher.time(bytes));
+    plain_writing.push_back(t[0]);
+    plain_reading.push_back(t[1]);
+    writing.push_back(t[2]);
+    reading.push_back(t[3]);
+    write_shares.push_back(cipher_times.back() / (t[2] - t[0]));
+    read_shares.push_back(cipher_times.back() / (t[3] - t[1]));
+  }
+  const auto speed = [&](double seconds) { return static_cast<double>(bytes) / seconds / 1e9; };
+  std::printf("AES-128-GCM alone, records of 16 KiB: %.2f GB/s a core\n", speed(median(cipher_times)));
+  const auto print = [&](const char* side, double plain, double encrypted, double share) {
+    std::printf("stream, %s: %.2f GB/s a core, %.0f %% of the cipher; with the kernel's part %.2f GB/s (plain %.2f)\n",
+                side, speed(encrypted - plain), 100 * share, speed(encrypted), speed(plain));
+  };
+  print("writes", median(plain_writing), median(writing), median(write_shares));
+  print("reads", median(plain_reading), median(reading), median(read_shares));
 }
 
 struct Place {
@@ -129,11 +146,6 @@ void enter(const std::string& network) {
   const io::Descriptor file = io::Descriptor::open("/run/netns/" + network, O_RDONLY, "network namespace");
   if (::setns(file.get(), CLONE_NEWNET) != 0)
     fail<Error>(network, "a network namespace that this user may enter", tcp::error_text(errno));
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
 }
 
 // All-reduces in turns without and with encryption, and prints the medians of both.
@@ -183,17 +195,7 @@ void all_reduces(const std::array<Place, 2>& places, std::size_t bytes, int roun
 
 int main(int argc, char** argv) {
   try {
-    const double cipher = cipher_speed();
-    std::printf("AES-128-GCM alone, records of 16 KiB: %.2f GB/s a core\n", cipher);
-    const Cost plain = plain_cost(), encrypted = encrypted_cost();
-    const auto print = [&](const char* side, double without, double with) {
-      const double speed = 1 / (with - without);
-      std::printf(
-          "stream, %s: %.2f GB/s a core, %.0f %% of the cipher; with the kernel's part %.2f GB/s (plain %.2f)\n", side,
-          speed, 100 * speed / cipher, 1 / with, 1 / without);
-    };
-    print("writes", plain.write, encrypted.write);
-    print("reads", plain.read, encrypted.read);
+    streams();
     if (argc < 5) return 0;
     const std::size_t bytes = (argc > 5 ? std::strtoul(argv[5], nullptr, 10) : 100) * megabyte;
     all_reduces({Place{argv[1], argv[2]}, Place{argv[3], argv[4]}}, bytes,
