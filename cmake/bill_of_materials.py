@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Writes the bill of materials of an installation as SPDX 2.3 JSON. cmake --install and infra/package run it.
 
-  bill_of_materials.py --dependencies TABLE --version VERSION --out FILE [--bundled FOLDER [--root FOLDER] [--licences FOLDER]]
+  bill_of_materials.py --dependencies TABLE --version VERSION --out FILE [--bundled FOLDER [--root FOLDER] [--sysroot FOLDER] [--licences FOLDER]]
 
 TABLE is build/dependencies.tsv, which CMake writes: a line for each library that it found, with its name, version, licence,
 way of linking, component and Debian packages. --bundled adds an entry for each shared library, program and plugin below
 FOLDER that comes from a Debian package: its package, version, licence and SHA-256. Names of files are relative to --root.
+--sysroot: the files are from the Debian packages that infra/package/sysroot.sh has unpacked there, and not from those of this machine.
 --licences copies the texts of their licences there. SOURCE_DATE_EPOCH is the time of creation. Equal input gives equal bytes.
 """
 import argparse
@@ -81,19 +82,19 @@ def package(name, **fields):
     return entry
 
 
-def of_debian(names):
-    """Returns {name of a file: (package, version, source package)} for files of Debian packages on this machine."""
-    owners = {}
+def of_debian(names, sysroot):
+    """Returns {name of a file: (package, version, source package)} for files of the Debian packages below sysroot."""
+    owners, machine = {}, platform.machine() if sysroot == Path("/") else "aarch64"
     # dpkg-query -S takes a minute for some dozens of names on a machine with many packages.
-    for listed in sorted(Path("/var/lib/dpkg/info").glob("*.list")):
+    for listed in sorted((sysroot / "var/lib/dpkg/info").glob("*.list")):
         for path in listed.read_text(encoding="utf-8", errors="replace").split("\n"):
             name = path.rpartition("/")[2]
             # A machine may have the same library for other processors.
-            if name in names and (name not in owners or f"/{platform.machine()}-linux-gnu/" in path):
+            if name in names and (name not in owners or f"/{machine}-linux-gnu/" in path):
                 owners[name] = listed.name[:-len(".list")]
     if not owners:
         return {}
-    facts = subprocess.run(["dpkg-query", "-W", "-f", "${binary:Package}\t${Package}\t${Version}\t${source:Package}\n", *sorted(set(owners.values()))],
+    facts = subprocess.run(["dpkg-query", f"--admindir={sysroot / 'var/lib/dpkg'}", "-W", "-f", "${binary:Package}\t${Package}\t${Version}\t${source:Package}\n", *sorted(set(owners.values()))],
                            text=True, capture_output=True, check=False).stdout
     about = {}
     for row in (line.split("\t") for line in facts.splitlines()):
@@ -118,16 +119,16 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def add_bundled(folder, root, licences, packages, relations):
+def add_bundled(folder, root, sysroot, licences, packages, relations):
     files = list(bundled_files(folder))
-    owners = of_debian({path.name for path in files})
+    owners = of_debian({path.name for path in files}, sysroot)
     for path in files:
         debian, version, source = owners.get(path.name, ("", "", ""))
         name = path.relative_to(root).as_posix()
         licence = GCC if re.fullmatch(r"gcc-\d+", source) else SOURCES.get(source, "NOASSERTION")
         if not debian:
             licence = next((of for start, of in OF_WHEELS.items() if path.name.startswith(start)), licence)
-        text = Path("/usr/share/doc", debian, "copyright")
+        text = sysroot / "usr/share/doc" / debian / "copyright"
         if debian and licences and text.is_file():
             licences.mkdir(parents=True, exist_ok=True)
             (licences / f"{debian}.txt").write_bytes(text.read_bytes())
@@ -143,7 +144,7 @@ def add_bundled(folder, root, licences, packages, relations):
         relations.append((identifier("Package-tutti"), "CONTAINS", entry["SPDXID"], "the file is in this package"))
 
 
-def document(rows, version, bundled, root, licences):
+def document(rows, version, bundled, root, sysroot, licences):
     own = package("tutti", versionInfo=version, licenseConcluded="MIT", licenseDeclared="MIT", copyrightText="Copyright The tutti authors",
                   primaryPackagePurpose="FRAMEWORK")
     packages, relations = [own], [("SPDXRef-DOCUMENT", "DESCRIBES", own["SPDXID"], "")]
@@ -158,7 +159,7 @@ def document(rows, version, bundled, root, licences):
         a, b = reversed(ends) if kind in REVERSED else ends
         relations.append((a, kind, b, says))
     if bundled:
-        add_bundled(bundled, root or bundled, licences, packages, relations)
+        add_bundled(bundled, root or bundled, sysroot, licences, packages, relations)
     spdx = {"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": f"tutti-{version}",
             "documentNamespace": "", "creationInfo": {}, "packages": packages,
             "relationships": [{"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b} | ({"comment": says} if says else {})
@@ -178,15 +179,18 @@ def main():
     a.add_argument("--out", type=Path, required=True)
     a.add_argument("--bundled", type=Path)
     a.add_argument("--root", type=Path)
+    a.add_argument("--sysroot", type=Path, default=Path("/"))
     a.add_argument("--licences", type=Path)
     o = a.parse_args()
     if o.bundled and not o.bundled.is_dir():
         fail("--bundled", "a folder", o.bundled)
+    if not o.sysroot.is_dir():
+        fail("--sysroot", "a folder", o.sysroot)
     try:
         epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
     except ValueError:
         fail("SOURCE_DATE_EPOCH", "seconds since 1970", os.environ["SOURCE_DATE_EPOCH"])
-    spdx = document(read_table(o.dependencies), o.version, o.bundled, o.root, o.licences)
+    spdx = document(read_table(o.dependencies), o.version, o.bundled, o.root, o.sysroot, o.licences)
     # The name of the document is unique for its content, as SPDX requires.
     content = json.dumps(spdx, sort_keys=True)
     spdx["documentNamespace"] = f"https://spdx.org/spdxdocs/tutti-{o.version}-{uuid.uuid5(uuid.NAMESPACE_URL, content)}"

@@ -18,6 +18,9 @@ set(bundled)
 set(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
 if(tutti_libraries_dir AND IS_DIRECTORY "${prefix}/${tutti_libraries_dir}")
   set(bundled --bundled "${prefix}/${tutti_libraries_dir}" --root "${prefix}" --licences "${made}/licences")
+  if(tutti_sysroot)
+    list(APPEND bundled --sysroot "${tutti_sysroot}")
+  endif()
 endif()
 execute_process(
   COMMAND "${tutti_python}" "${CMAKE_CURRENT_LIST_DIR}/bill_of_materials.py" --dependencies "${tutti_build_dir}/dependencies.tsv"

@@ -21,6 +21,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD me=aarch64.sh
 . .ci/common.sh
+. infra/package/sysroot.sh
 
 wrong() {
   say "$*" >&2
@@ -98,36 +99,8 @@ if ((only_configure + list == 0)) && [[ aarch64/kernels =~ $regex ]]; then
 fi
 
 # The libraries of arm64.
-libraries=(libc6-dev libstdc++-12-dev doctest-dev libeigen3-dev libdnnl-dev libcli11-dev)
-if [[ ! -f $sysroot/complete || $(<"$sysroot/complete") != "${libraries[*]}" ]]; then
-  say "unpacking libraries of arm64 to $sysroot"
-  apt=$build/apt
-  rm -rf "$sysroot"
-  mkdir -p "$sysroot" "$apt/state/lists/partial" "$apt/cache/archives/partial"
-  : >"$apt/status"
-  own=(-o "Dir::State=$apt/state" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache" -o Debug::NoLocking=true
-    -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "APT::Sandbox::User=$(id -un)" -o APT::Install-Recommends=false)
-  apt-get "${own[@]}" -qq update
-  apt-get "${own[@]}" -qq -y --download-only install "${libraries[@]}" >"$apt/log"
-  for package in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
-  echo "${libraries[*]}" >"$sysroot/complete"
-fi
-
-cat >"$build/toolchain.cmake" <<END
-set(CMAKE_SYSTEM_NAME Linux)
-set(CMAKE_SYSTEM_PROCESSOR aarch64)
-set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
-set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
-set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-set(CMAKE_CXX_FLAGS_INIT -Wno-psabi)
-set(CMAKE_SYSROOT "$sysroot")
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L "$sysroot")
-set(CMAKE_FIND_ROOT_PATH "$sysroot")
-set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
-set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
-set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
-set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-END
+make_sysroot "$build" libc6-dev libstdc++-12-dev doctest-dev libeigen3-dev libdnnl-dev libcli11-dev
+write_toolchain "$build"
 if [[ ! -f $build/build.ninja ]]; then
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_TOOLCHAIN_FILE=$build/toolchain.cmake" \
     -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=OFF -DTUTTI_BUILD_TOOLS=OFF -DTUTTI_BUILD_BENCH=OFF -DTUTTI_INSTALL=OFF \

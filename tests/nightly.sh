@@ -21,7 +21,7 @@ for folder in tests/*/; do
   if [[ $folder == fuzz ]] || compgen -G "tests/$folder/test_*" >/dev/null; then pieces+=("tests-$folder"); fi
 done
 pieces+=(sanitize-asan-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames mutants-logical ptx
-  planted-kernels coverage soak-resume soak-elastic simulation-members simulation-training simulation-tables simulation-hosts simulation-shares logical-ranks chroot repeat)
+  planted-kernels coverage soak-resume soak-elastic simulation-members simulation-training simulation-tables simulation-hosts simulation-shares logical-ranks chroot aarch64-packages repeat)
 
 out=build/nightly only=() minutes=60 again=
 while (($#)); do
@@ -84,6 +84,7 @@ piece() {
       cmake -S . -B build-package -DCMAKE_BUILD_TYPE=Release -DTUTTI_EIGEN_NATIVE=OFF -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF &&
         cmake --build build-package --parallel "$(nproc)" && TUTTI_BUILD_DIR=$PWD/build-package tests/packaging/bare_chroot.sh
       ;;
+    aarch64-packages) tests/packaging/aarch64_packages.sh --out "$out/aarch64-packages" ;;
     repeat) tests/repeat.sh --out "$out/repeat" ;;
   esac
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Makes the packages twice and compares them byte by byte. Ends with 1 if a package differs.
-#   build_twice.sh [--build DIR [--native]] [--only KIND,...] [--keep FOLDER]
+#   build_twice.sh [--target PROCESSOR] [--build DIR [--native]] [--only KIND,...] [--keep FOLDER]
 # Without --build it compiles the last commit twice, in two folders with names of different lengths: it takes as long as two
 # builds. With --build both have the programs of this build, and show that the packages do not depend on when and by whom they
 # are made. The second differs from the first in umask, time zone, language, temporary folder, home and order of files.
@@ -14,7 +14,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 build='' keep='' options=()
 while (($#)); do
   case $1 in
-    --build | --only | --keep)
+    --target | --build | --only | --keep)
       [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" none
       case $1 in
         --build)
@@ -22,7 +22,7 @@ while (($#)); do
           build=$(cd "$2" && pwd)
           options+=(--build "$build")
           ;;
-        --only) options+=(--only "$2") ;;
+        --only | --target) options+=("$1" "$2") ;;
         *) keep=$2 ;;
       esac
       shift
@@ -32,7 +32,7 @@ while (($#)); do
       sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) fail 2 arguments "--build DIR, --native, --only KIND,... or --keep FOLDER" "$1" ;;
+    *) fail 2 arguments "--target PROCESSOR, --build DIR, --native, --only KIND,... or --keep FOLDER" "$1" ;;
   esac
   shift
 done

@@ -11,6 +11,25 @@ fail() {
   exit "$1"
 }
 
+# this_processor: prints the processor of this machine.
+this_processor() { uname -m; }
+
+# check_target PROCESSOR: ends the script if this machine cannot make packages for the processor.
+check_target() {
+  case "$(uname -sm)" in
+    'Linux x86_64' | 'Linux aarch64') ;;
+    *) fail 2 machine "Linux on x86_64 or aarch64" "$(uname -sm)" "make the archive on a machine with the processor of the hosts" ;;
+  esac
+  case "$(this_processor) $1" in
+    'x86_64 x86_64' | 'aarch64 aarch64' | 'x86_64 aarch64') ;;
+    'aarch64 x86_64') fail 2 --target "aarch64 on this machine" x86_64 "packages for x86_64 are made on a machine with that processor" ;;
+    *) fail 2 --target "x86_64 or aarch64" "$1" ;;
+  esac
+}
+
+# sysroot_of BUILD: prints the folder with the libraries of a build for another processor, and nothing for other builds.
+sysroot_of() { sed -n 's/^TUTTI_SYSROOT:INTERNAL=//p' "$1/CMakeCache.txt"; }
+
 version_of_tree() { sed -n 's/.*version = "\(.*\)";/\1/p' "$root/include/tutti/version.hpp"; }
 
 # set_source_date: sets SOURCE_DATE_EPOCH, the time of all files in packages, as cmake/source_date.cmake does: the time of the

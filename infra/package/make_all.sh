@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Makes every package of a release except archives for CUDA, with their checksums and the versions of this machine's packages:
-#   make_all.sh [--out FOLDER] [--build DIR [--native]] [--only KIND,...]
+#   make_all.sh [--target PROCESSOR] [--out FOLDER] [--build DIR [--native]] [--only KIND,...]
+# --target       x86_64 or aarch64, see make_package.sh                this machine's
 # --out FOLDER   an empty or a new folder                              packages
-# --build DIR    takes the programs of this build; without it they are built, in build/package/build
+# --build DIR    takes the programs of this build; without it they are built, in folders of build/package
 # --native       allows a build for this machine's processor (TUTTI_EIGEN_NATIVE)
 # --only         deb, tgz, archive, headers, wheel, conan       all; conan only if the program is on PATH
 # The packages: a Debian package, an archive of the programs with their libraries (tgz), the same with the C library and Open MPI
@@ -15,10 +16,10 @@ me=make_all.sh
 # shellcheck source=common.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 kinds=(deb tgz archive headers wheel conan)
-out=packages build='' only='' native=()
+out=packages build='' only='' native=() target=$(this_processor)
 while (($#)); do
   case $1 in
-    --out | --build | --only)
+    --target | --out | --build | --only)
       [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" none
       printf -v "${1#--}" %s "$2"
       shift
@@ -28,10 +29,11 @@ while (($#)); do
       sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) fail 2 arguments "--out FOLDER, --build DIR, --native or --only KIND,..." "$1" ;;
+    *) fail 2 arguments "--target PROCESSOR, --out FOLDER, --build DIR, --native or --only KIND,..." "$1" ;;
   esac
   shift
 done
+check_target "$target"
 chosen=("${kinds[@]}")
 if [[ -n $only ]]; then
   IFS=, read -ra chosen <<<"$only"
@@ -51,16 +53,17 @@ trap 'rm -rf "$work"' EXIT
 
 # Before $build becomes the folder that make_package.sh builds in, with MPI.
 if makes wheel; then
-  "$root/infra/package/wheel.py" ${build:+--build "$build"} "${native[@]}" --out "$out"
+  "$root/infra/package/wheel.py" --target "$target" ${build:+--build "$build"} "${native[@]}" --out "$out"
 fi
-archive=$out/tutti-$version-linux-$(uname -m).tar.gz
+archive=$out/tutti-$version-linux-$target.tar.gz
 if [[ -z $build ]] && { makes deb || makes tgz || makes archive; }; then
   # It builds the programs.
   makes archive || archive=$work/archive.tar.gz
-  "$root/infra/package/make_package.sh" --out "$archive"
+  "$root/infra/package/make_package.sh" --target "$target" --out "$archive"
   build=$root/build/package/build
+  if [[ $target != "$(this_processor)" ]]; then build=$root/build/package/$target/build; fi
 elif makes archive; then
-  "$root/infra/package/make_package.sh" --build "$build" "${native[@]}" --out "$archive"
+  "$root/infra/package/make_package.sh" --target "$target" --build "$build" "${native[@]}" --out "$archive"
 fi
 # changes: prints the files that differ from the commit, and new files in the folders that packages are made of.
 changes() {
@@ -119,7 +122,14 @@ fi
   if command -v python3 >/dev/null; then
     python3 -c 'import sys, zlib; print("python", sys.version.split()[0], "zlib", zlib.ZLIB_RUNTIME_VERSION)'
   fi
-  if command -v dpkg-query >/dev/null; then LC_ALL=C dpkg-query -W -f '${Package}:${Architecture} ${Version}\n' | LC_ALL=C sort; fi
+  sysroot=
+  if [[ -n $build ]]; then sysroot=$(sysroot_of "$build"); fi
+  if command -v dpkg-query >/dev/null; then
+    for admin in "" ${sysroot:+"--admindir=$sysroot/var/lib/dpkg"}; do
+      # shellcheck disable=SC2086 # no word or one
+      LC_ALL=C dpkg-query $admin -W -f '${Package}:${Architecture} ${Version}\n'
+    done | LC_ALL=C sort -u
+  fi
 } >"$out/BUILDINFO"
 chmod 644 "$out"/*
 say "$(wc -l <"$out/SHA256SUMS") packages in $out"

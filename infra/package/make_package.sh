@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Makes an archive of the programs that runs on any Linux host with the processor of this machine, x86-64 or aarch64. It contains
-# the shared libraries, the C library and its loader, and Open MPI. On aarch64 this script was never run.
-#   make_package.sh [--out FILE] [--build DIR] [--native] [--cuda 12|13 [--wheels DIR]]
+# Makes an archive of the programs that runs on any Linux host with one kind of processor, x86-64 or aarch64. It contains the shared
+# libraries, the C library and its loader, and Open MPI. On an aarch64 machine this script was never run.
+#   make_package.sh [--target PROCESSOR] [--out FILE] [--build DIR] [--native] [--cuda 12|13 [--wheels DIR]]
+# --target      x86_64 or aarch64, the processor of the hosts; default: that of this machine. On x86-64 programs for aarch64 are built
+#               with Debian's cross compiler and its arm64 libraries (configure.sh)
 # --out FILE    the archive                        tutti-<version>-linux-<processor>.tar.gz, such as linux-x86_64
-# --build DIR   takes the programs of this build; without it they are built, in build/package/build
+# --build DIR   takes the programs of this build; without it they are built, in build/package/build or build/package/aarch64/build
 # --native      allows a build whose Eigen kernels are compiled for this machine's processor (TUTTI_EIGEN_NATIVE). The
 #               archive then runs only on processors of that kind
 # --cuda 12|13  adds CUDA's libraries, for hosts that have only an NVIDIA GPU and its driver: NVRTC, cuBLASLt, cuDNN and
@@ -21,16 +23,17 @@ me=make_package.sh
 # shellcheck source=common.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-out='' build='' native=0 built_here=0 cuda='' wheels=$root/build/package/wheels
+out='' build='' native=0 built_here=0 cuda='' wheels=$root/build/package/wheels target=$(this_processor)
 while (($#)); do
   case $1 in
     --out | --build | --wheels)
       [[ -n ${2:-} ]] || fail 2 "$1" "a path after it" none
-      case $1 in
-        --out) out=$2 ;;
-        --build) build=$2 ;;
-        *) wheels=$2 ;;
-      esac
+      printf -v "${1#--}" %s "$2"
+      shift
+      ;;
+    --target)
+      [[ -n ${2:-} ]] || fail 2 --target "x86_64 or aarch64 after it" none
+      target=$2
       shift
       ;;
     --cuda)
@@ -43,20 +46,21 @@ while (($#)); do
       sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) fail 2 arguments "--out FILE, --build DIR, --native, --cuda 12|13 or --wheels DIR" "$1" ;;
+    *) fail 2 arguments "--out FILE, --target PROCESSOR, --build DIR, --native, --cuda 12|13 or --wheels DIR" "$1" ;;
   esac
   shift
 done
-case $(uname -sm) in
-  'Linux x86_64' | 'Linux aarch64') processor=$(uname -m) ;;
-  *) fail 2 machine "Linux on x86_64 or aarch64" "$(uname -sm)" "make the archive on a machine with the processor of the hosts" ;;
-esac
-for program in cmake patchelf readelf strip tar gzip python3; do
+check_target "$target"
+if [[ $target != "$(this_processor)" ]]; then
+  [[ -z $cuda ]] || fail 2 --cuda "an archive for the processor of this machine" "--target $target" "make it on a machine with that processor"
+  ((!native)) || fail 2 --native "an archive for the processor of this machine" "--target $target"
+fi
+for program in cmake patchelf readelf tar gzip python3; do
   command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake patchelf binutils python3"
 done
 version=$(version_of_tree)
 set_source_date
-out=${out:-tutti-$version-linux-$processor.tar.gz}
+out=${out:-tutti-$version-linux-$target.tar.gz}
 [[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in an existing folder" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
 
@@ -108,21 +112,20 @@ unpack_toolkit() {
 }
 if [[ -z $build ]]; then
   build=$root/build/package/build${cuda:+-cuda-$cuda}
-  generator=() headers=()
+  if [[ $target != "$(this_processor)" ]]; then build=$root/build/package/$target/build; fi
+  headers=()
   if [[ -n $cuda ]]; then
     unpack_toolkit
     headers=("-DCUDAdnn_INCLUDE_DIR=$toolkit/include" "-DCUDAdnn_nvrtc_INCLUDE_DIR=$toolkit/include"
       "-DCUDAdnn_cublasLt_INCLUDE_DIR=$toolkit/include" "-DCUDAdnn_cudnn_INCLUDE_DIR=$toolkit/include"
       "-DCUDAdnn_LIBRARY=$toolkit/lib/libcudart_static.a" "-DNCCL_INCLUDE_DIR=$toolkit/include")
   fi
-  if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF \
-    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF "-DCMAKE_CXX_FLAGS=\"-ffile-prefix-map=$root=.\"" "${headers[@]}" >&2
+  "$root/infra/package/configure.sh" --target "$target" --build "$build" "${headers[@]}"
   built_here=1
 fi
 [[ -f $build/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$build"
 if grep -q '^TUTTI_EIGEN_NATIVE:BOOL=\(ON\|1\|TRUE\|YES\)$' "$build/CMakeCache.txt" && ((!native)); then
-  fail 2 --build "programs for any $processor processor" "$build, configured with TUTTI_EIGEN_NATIVE=ON" \
+  fail 2 --build "programs for any $target processor" "$build, configured with TUTTI_EIGEN_NATIVE=ON" \
     "configure it with -DTUTTI_EIGEN_NATIVE=OFF, or give --native"
 fi
 built_cuda=$(sed -n 's/^TUTTI_BUILT_CUDA:INTERNAL=//p' "$build/CMakeCache.txt")
@@ -142,6 +145,16 @@ else
 fi
 say "the archive $trains"
 if ((built_here)); then cmake --build "$build" --parallel "$(nproc)" >&2; fi
+find=("$root/infra/package/elf_libraries.py")
+if [[ -f $build/tools/tutti-launch ]]; then
+  built_for=$("${find[@]}" --processor "$build/tools/tutti-launch") || exit $?
+  [[ $built_for == "$target" ]] || fail 2 --build "programs for $target" "programs for $built_for" "give --target $built_for"
+fi
+# The folder of the libraries that the archive gets: that of this machine, or of a build for another processor.
+sysroot=$(sysroot_of "$build") strip=strip
+find+=(--root "${sysroot:-/}")
+if [[ $target != "$(this_processor)" ]]; then strip=$target-linux-gnu-strip; fi
+command -v "$strip" >/dev/null || fail 2 "$strip" "the program" none "Debian: apt-get install binutils-${target//_/-}-linux-gnu"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -160,14 +173,14 @@ rm -rf "$work/all"
 # The C library has a folder of its own, so that the host's can replace it.
 libraries=$top/lib/tutti c=$top/lib/tutti/c
 mkdir "$c"
-loader=$(readelf -lW "$top/bin/tutti-launch" | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
-system=$(dirname "$(ldd "$top/bin/tutti-launch" | sed -n 's/.*libc\.so\.6 => \([^ ]*\) .*/\1/p')")
-cp -L "$loader" "$c"
+loader=$("${find[@]}" --loader "$top/bin/tutti-launch")
+system=$(dirname "$("${find[@]}" "$top/bin/tutti-launch" | sed -n 's/^libc\.so\.6 //p')")
+cp -L "$sysroot$loader" "$c"
 for name in libc.so.6 libm.so.6 libmvec.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libutil.so.1 libresolv.so.2 libanl.so.1 \
   libnss_files.so.2 libnss_dns.so.2; do
   [[ ! -e $system/$name ]] || cp -L "$system/$name" "$c"
 done
-c_version=$("$c/$(basename "$loader")" --version | sed -n '1s/.* \([0-9.]*[0-9]\)\.*$/\1/p')
+c_version=$(LC_ALL=C grep -aoE -m 1 'GNU C Library .* release version [0-9.]*[0-9]' "$c/libc.so.6" | sed 's/.* //') || true
 [[ -n $c_version ]] || fail 1 "C library" "a version" none
 
 # The Open MPI that the programs link: its programs and its plugins for TCP and shared memory. Plugins that bypass the kernel
@@ -176,10 +189,21 @@ mpi=$top/lib/openmpi
 declare -a elf=()
 needs_mpi=$(find "$libraries" -name 'libmpi.so.*' | head -n 1)
 if [[ -n $needs_mpi ]]; then
-  orterun=$(readlink -f "$(command -v mpirun || true)")
-  orted=$(readlink -f "$(command -v orted || true)")
+  if [[ -n $sysroot ]]; then
+    # Debian's folders.
+    orterun=$sysroot/usr/bin/orterun orted=$sysroot/usr/bin/orted
+    of_mpi() {
+      case $1 in
+        pkgdatadir) echo "$sysroot/usr/share/openmpi" ;;
+        pkglibdir) compgen -G "$sysroot/usr/lib/$target-linux-gnu/openmpi/lib/openmpi[0-9]*" ;;
+      esac
+    }
+  else
+    orterun=$(readlink -f "$(command -v mpirun || true)")
+    orted=$(readlink -f "$(command -v orted || true)")
+    of_mpi() { ompi_info --parsable --path "$1" | sed -n "s/^path:$1://p"; }
+  fi
   [[ -x $orterun && -x $orted ]] || fail 2 mpirun "Open MPI's mpirun and orted on PATH" none "Debian: apt-get install openmpi-bin"
-  of_mpi() { ompi_info --parsable --path "$1" | sed -n "s/^path:$1://p"; }
   mkdir -p "$mpi/bin" "$mpi/libexec" "$mpi/lib/openmpi" "$mpi/lib/pmix" "$mpi/share" "$mpi/etc"
   cp "$orterun" "$mpi/libexec/mpirun"
   cp "$orted" "$mpi/libexec/orted"
@@ -195,9 +219,9 @@ if [[ -n $needs_mpi ]]; then
     esac
     cp -L "$plugin" "$mpi/lib/openmpi"
   done
-  pmix=$(ldd "$(of_mpi pkglibdir)"/mca_pmix_*.so 2>/dev/null | sed -n 's/.*libpmix\.so\.[0-9]* => \([^ ]*\) .*/\1/p' | head -n 1)
+  pmix=$({ "${find[@]}" "$(of_mpi pkglibdir)"/mca_pmix_*.so || true; } | sed -n 's/^libpmix\.so\.[0-9]* //p')
   if [[ -n $pmix ]]; then
-    for plugin in "$(dirname "$(readlink -f "$pmix")")"/pmix/*.so; do
+    for plugin in "$(dirname "$pmix")"/pmix/*.so; do
       [[ ! -e $plugin || $plugin == *slurm* ]] || cp -L "$plugin" "$mpi/lib/pmix"
     done
   fi
@@ -220,12 +244,10 @@ WRAPPER
   chmod 755 "$mpi/bin/mpirun" "$mpi/bin/orted"
   ln -s ../lib/openmpi/bin/mpirun "$top/bin/mpirun"
   # Copies libraries of these files that the programs do not use.
-  for file in "$mpi"/libexec/* "$mpi"/lib/*/*.so; do
-    while read -r name _ path _; do
-      [[ $path == /* && ! -e $libraries/$name && ! -e $c/$name ]] || continue
-      cp -L "$path" "$libraries/$name"
-    done < <(ldd "$file" | grep ' => ')
-  done
+  while read -r name path; do
+    [[ ! -e $libraries/$name && ! -e $c/$name ]] || continue
+    cp -L "$path" "$libraries/$name"
+  done < <("${find[@]}" "$mpi"/libexec/* "$mpi"/lib/*/*.so)
 fi
 
 # NVIDIA's CUDA libraries, unchanged, in a folder of their own, which programs search first. Libraries that they open by name
@@ -244,7 +266,7 @@ if [[ -n $cuda ]]; then
       elif [[ -e $libraries/$name ]]; then
         ln -sf "../$name" "$libraries/cuda/$name"
       else
-        path=$(ldd "$file" | sed -n "s/^\s*$name => \(\/[^ ]*\) .*/\1/p")
+        path=$({ "${find[@]}" --also "$libraries/cuda" "$file" || true; } | sed -n "s/^$name //p")
         [[ -n $path ]] || fail 1 "$(basename "$file")" "its library $name on this machine" none
         cp -L "$path" "$libraries/cuda/$name"
       fi
@@ -266,7 +288,7 @@ room=256 # characters for the loader's path, for any folder of the archive
 for file in "${elf[@]}"; do
   [[ $file != "$c"/* ]] || continue
   chmod u+w "$file"
-  strip --strip-unneeded "$file"
+  "$strip" --strip-unneeded "$file"
   if readelf -lW "$file" | grep -q INTERP; then
     up=$(realpath --relative-to="$(dirname "$file")" "$libraries")
     path=/opt/tutti/lib/tutti/c/$(basename "$loader")
@@ -285,6 +307,7 @@ done
 install -D -m 644 "$work/interpreters" "$top/share/tutti/package/interpreters"
 {
   echo "version $version"
+  echo "processor $target"
   echo "c_library $c_version"
   echo "loader $(basename "$loader")"
   echo "loader_folder $(dirname "$loader")"
@@ -296,7 +319,7 @@ install -m 755 "$root/infra/package/setup.sh" "$top/setup.sh"
 # Lists each library, program and plugin that is not tutti's own, as it is in the archive.
 rm -rf "$top/share/doc/tutti/licences"
 python3 "$root/cmake/bill_of_materials.py" --dependencies "$build/dependencies.tsv" --version "$version" --bundled "$top/lib" --root "$top" \
-  --licences "$top/share/doc/tutti/licences" --out "$top/share/doc/tutti/tutti.spdx.json"
+  ${sysroot:+--sysroot "$sysroot"} --licences "$top/share/doc/tutti/licences" --out "$top/share/doc/tutti/tutti.spdx.json"
 
 write_tar "$work" tutti "$out"
 say "$out: $(du -h "$out" | cut -f1), C library $c_version, $(wc -l <"$work/interpreters") programs, ${#elf[@]} programs and libraries"

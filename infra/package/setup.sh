@@ -6,6 +6,7 @@
 # host   the host's, if it is at least as new as the archive's; otherwise the script fails.
 # newer  the host's, if it is newer than the archive's: the libraries of a GPU or a network card there may have been built
 #        with a newer one too.
+# On a host with another processor than that of the programs it changes nothing and ends with status 4.
 # It may run again, also after the folder was moved. Programs that run from here meanwhile keep their files.
 set -eu
 root=$(dirname "$(readlink -f "$0")")
@@ -24,6 +25,9 @@ esac
 case $want in own | host | newer) ;; *) fail 2 --c-library 'own, host or newer' "$want" ;; esac
 [ -r "$about" ] || fail 3 "$about" 'the file' none 'unpack the archive again'
 value() { sed -n "s/^$1 //p" "$about"; }
+processor=$(value processor) machine=$(uname -m)
+[ "${processor:-$machine}" = "$machine" ] ||
+  fail 4 processor "$processor" "$machine" "take the archive for $machine, or make it with make_package.sh on this machine"
 room=$(value room) own=$(value c_library) loader=$(value loader) folder=$(value loader_folder)
 folder=${folder:-/lib64}
 c=$root/lib/tutti/c
