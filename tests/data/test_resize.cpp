@@ -94,7 +94,7 @@ TEST_CASE("scaling equals its definition within one level, with the same pixels 
           double most = 0;
           for (std::size_t i = 0; i < want.size(); ++i) most = std::max(most, std::abs(want[i] - got[i]));
           CHECK(most < 1.0);
-          for (const cpu::Isa isa : {cpu::Isa::avx2, cpu::Isa::avx512})
+          for (const cpu::Isa isa : {cpu::Isa::neon, cpu::Isa::avx2, cpu::Isa::avx512})
             if (isa <= cpu::detect_isa()) REQUIRE(got == resized(p, box, bounds, ow, oh, antialias, mirror, isa));
           ++cases;
         }

@@ -60,7 +60,7 @@ STANDARD = set("""
     valarray variant vector version""".split())
 SYSTEM = re.compile(r"(sys|arpa|netinet|net|linux)/[a-z0-9_]+\.h|"
                     r"(dirent|dlfcn|errno|execinfo|fcntl|ifaddrs|malloc|netdb|poll|pthread|pwd|sched|signal|spawn|stdio|stdlib|string|strings|"
-                    r"termios|time|unistd|ucontext|immintrin|cpuid|arm_neon)\.h")
+                    r"termios|time|unistd|ucontext|immintrin|cpuid)\.h")
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
 OWN_PROJECTS = ("bench/roofline/",)
 

@@ -3,8 +3,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
 #endif
 
 #include <cstddef>
@@ -181,61 +179,77 @@ TUTTI_TARGET_AVX512 inline void blend_columns_avx512(const std::int16_t* row, co
   for (; i < by.outputs; ++i) blend_pixel(row, by, i, to);
 }
 
-#elif defined(__aarch64__)
+#endif
 
-inline void blend_rows_neon(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, int n,
-                            std::int16_t* to) {
-  const int32x4_t half = vdupq_n_s32(1 << (resize_row_shift - 1));
+// Registers of 128 bits as the compiler's vector types, for NEON. They compile for every little-endian processor. GCC
+// 12 converts half a register element by element, so numbers are widened by zeros between them.
+using U8x16 = std::uint8_t __attribute__((vector_size(16)));
+using I16x8 = std::int16_t __attribute__((vector_size(16)));
+using I32x4 = std::int32_t __attribute__((vector_size(16)));
+
+inline void blend_rows_128(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, int n,
+                           std::int16_t* to) {
+  const I32x4 half = I32x4{} + (1 << (resize_row_shift - 1));
   int i = 0;
   for (; i + 16 <= n; i += 16) {
-    int32x4_t a = half, b = half, c = half, d = half;  // i .. i + 3, and so on
+    I32x4 a = half, b = half, c = half, d = half;  // i .. i + 3, and so on
     for (int t = 0; t < taps; ++t) {
-      const std::int16_t w = weights[t];
-      const uint8x16_t x = vld1q_u8(rows[t] + i);
-      const int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(x)));
-      const int16x8_t high = vreinterpretq_s16_u16(vmovl_high_u8(x));
-      a = vmlal_n_s16(a, vget_low_s16(low), w);
-      b = vmlal_high_n_s16(b, low, w);
-      c = vmlal_n_s16(c, vget_low_s16(high), w);
-      d = vmlal_high_n_s16(d, high, w);
+      const std::int32_t w = weights[t];
+      const I16x8 zeros = {};
+      U8x16 x;
+      std::memcpy(&x, rows[t] + i, sizeof x);
+      const auto low =
+          (I16x8)__builtin_shufflevector(x, U8x16{}, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      const auto high =
+          (I16x8)__builtin_shufflevector(x, U8x16{}, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+      a += (I32x4)__builtin_shufflevector(low, zeros, 0, 8, 1, 9, 2, 10, 3, 11) * w;
+      b += (I32x4)__builtin_shufflevector(low, zeros, 4, 12, 5, 13, 6, 14, 7, 15) * w;
+      c += (I32x4)__builtin_shufflevector(high, zeros, 0, 8, 1, 9, 2, 10, 3, 11) * w;
+      d += (I32x4)__builtin_shufflevector(high, zeros, 4, 12, 5, 13, 6, 14, 7, 15) * w;
     }
-    vst1q_s16(to + i, vshrn_high_n_s32(vshrn_n_s32(a, resize_row_shift), b, resize_row_shift));
-    vst1q_s16(to + i + 8, vshrn_high_n_s32(vshrn_n_s32(c, resize_row_shift), d, resize_row_shift));
+    const auto store = [&](I32x4 p, I32x4 q, std::int16_t* at) {
+      const I16x8 both = __builtin_shufflevector((I16x8)(p >> resize_row_shift), (I16x8)(q >> resize_row_shift), 0, 2,
+                                                 4, 6, 8, 10, 12, 14);
+      std::memcpy(at, &both, sizeof both);
+    };
+    store(a, b, to + i);
+    store(c, d, to + i + 8);
   }
   for (; i < n; ++i) to[i] = blend_row_value(rows, weights, taps, i);
 }
 
 // Computes the last pixels of a row one by one, because four pixels are stored as 16 bytes. A load of a tap reads 2
 // bytes of the next one.
-inline void blend_columns_neon(const std::int16_t* row, const ResizeTaps& by, std::uint8_t* to) {
-  constexpr std::uint8_t r_g_b[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
-  const uint8x16_t close = vld1q_u8(r_g_b);
-  const int32x4_t half = vdupq_n_s32(1 << (resize_column_shift - 1));
+inline void blend_columns_128(const std::int16_t* row, const ResizeTaps& by, std::uint8_t* to) {
+  const I32x4 half = I32x4{} + (1 << (resize_column_shift - 1));
   const int taps = by.taps;
+  const auto add = [](I32x4& sum, const std::int16_t* from, std::int32_t weight) {
+    I16x8 pixel = {};
+    std::memcpy(&pixel, from, 4 * sizeof *from);
+    sum += (I32x4)__builtin_shufflevector(pixel, I16x8{}, 0, 8, 1, 9, 2, 10, 3, 11) * weight;
+  };
   int i = 0;
   for (; i + column_group + 1 < by.outputs; i += column_group) {
     const std::int32_t* first = by.first + i;
     const std::int16_t *p0 = row + first[0], *p1 = row + first[1], *p2 = row + first[2], *p3 = row + first[3];
     const std::int16_t* w = by.weights + std::ptrdiff_t{i} * taps;
-    int32x4_t a = half, b = half, c = half, d = half;  // a pixel each: r, g, b, and a value that is not used
+    I32x4 a = half, b = half, c = half, d = half;  // a pixel each: r, g, b, and a value that is not used
     for (int t = 0; t < taps; ++t, p0 += 3, p1 += 3, p2 += 3, p3 += 3) {
-      a = vmlal_n_s16(a, vld1_s16(p0), w[t]);
-      b = vmlal_n_s16(b, vld1_s16(p1), w[taps + t]);
-      c = vmlal_n_s16(c, vld1_s16(p2), w[2 * taps + t]);
-      d = vmlal_n_s16(d, vld1_s16(p3), w[3 * taps + t]);
+      add(a, p0, w[t]);
+      add(b, p1, w[taps + t]);
+      add(c, p2, w[2 * taps + t]);
+      add(d, p3, w[3 * taps + t]);
     }
-    // Of the fourth values only the low bits remain, and `close` drops them.
-    const auto narrow = [](int32x4_t p, int32x4_t q) {
-      return vmovn_s16(
-          vcombine_s16(vmovn_s32(vshrq_n_s32(p, resize_column_shift)), vmovn_s32(vshrq_n_s32(q, resize_column_shift))));
-    };
-    const uint8x16_t bytes = vreinterpretq_u8_s8(vcombine_s8(narrow(a, b), narrow(c, d)));
-    vst1q_u8(to + std::ptrdiff_t{3} * i, vqtbl1q_u8(bytes, close));
+    // The numbers are 0..255: the first byte of each.
+    const U8x16 two = __builtin_shufflevector((U8x16)(a >> resize_column_shift), (U8x16)(b >> resize_column_shift), 0,
+                                              4, 8, 16, 20, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    const U8x16 more = __builtin_shufflevector((U8x16)(c >> resize_column_shift), (U8x16)(d >> resize_column_shift), 0,
+                                               4, 8, 16, 20, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    const U8x16 four = __builtin_shufflevector(two, more, 0, 1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 0, 0, 0, 0);
+    std::memcpy(to + std::ptrdiff_t{3} * i, &four, sizeof four);
   }
   for (; i < by.outputs; ++i) blend_pixel(row, by, i, to);
 }
-
-#endif
 
 // to[i] = the sum of weights[t] * rows[t][i], for n values. `taps` is even.
 inline void blend_rows(Isa isa, const std::uint8_t* const* rows, const std::int16_t* weights, int taps, int n,
@@ -246,10 +260,8 @@ inline void blend_rows(Isa isa, const std::uint8_t* const* rows, const std::int1
                      : blend_rows_avx512<0>(rows, weights, taps, n, to);
   if (isa == Isa::avx2)
     return taps == 2 ? blend_rows_avx2<2>(rows, weights, taps, n, to) : blend_rows_avx2<0>(rows, weights, taps, n, to);
-#elif defined(__aarch64__)
-  if (isa != Isa::baseline) return blend_rows_neon(rows, weights, taps, n, to);
 #endif
-  (void)isa;
+  if (isa == Isa::neon || isa == Isa::neon_bf16) return blend_rows_128(rows, weights, taps, n, to);
   for (int i = 0; i < n; ++i) to[i] = blend_row_value(rows, weights, taps, i);
 }
 
@@ -259,10 +271,8 @@ inline void blend_columns(Isa isa, const std::int16_t* row, const ResizeTaps& by
   if (isa == Isa::avx512 || isa == Isa::avx512_bf16)
     return by.taps == 2 ? blend_columns_avx512<2>(row, by, to) : blend_columns_avx512<0>(row, by, to);
   if (isa == Isa::avx2) return by.taps == 2 ? blend_columns_avx2<2>(row, by, to) : blend_columns_avx2<0>(row, by, to);
-#elif defined(__aarch64__)
-  if (isa != Isa::baseline) return blend_columns_neon(row, by, to);
 #endif
-  (void)isa;
+  if (isa == Isa::neon || isa == Isa::neon_bf16) return blend_columns_128(row, by, to);
   for (int i = 0; i < by.outputs; ++i) blend_pixel(row, by, i, to);
 }
 
