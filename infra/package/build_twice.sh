@@ -15,7 +15,7 @@ build='' keep='' options=()
 while (($#)); do
   case $1 in
     --target | --build | --only | --keep)
-      [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" none
+      need_value "$1" "${2:-}"
       case $1 in
         --build)
           [[ -f $2/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$2"
@@ -28,10 +28,7 @@ while (($#)); do
       shift
       ;;
     --native) options+=(--native) ;;
-    -h | --help)
-      sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
+    -h | --help) print_help && exit 0 ;;
     *) fail 2 arguments "--target PROCESSOR, --build DIR, --native, --only KIND,... or --keep FOLDER" "$1" ;;
   esac
   shift

@@ -11,6 +11,15 @@ fail() {
   exit "$1"
 }
 
+# need_value OPTION [VALUE]: ends the script if an option has no value.
+need_value() { [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" "no value"; }
+
+# need_program PROGRAM PACKAGE [PURPOSE]: ends the script if this machine lacks a program, and names Debian's packages with it.
+need_program() { command -v "$1" >/dev/null || fail 2 "$1" "the program${3:+, $3}" none "Debian: apt-get install $2"; }
+
+# print_help: prints the comment at the beginning of the script that calls it.
+print_help() { sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[1]}"; }
+
 # this_processor: prints the processor of this machine.
 this_processor() { uname -m; }
 

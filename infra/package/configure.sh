@@ -17,27 +17,24 @@ target=$(this_processor)
 while (($#)); do
   case $1 in
     --target | --build)
-      [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" none
+      need_value "$1" "${2:-}"
       printf -v "${1#--}" %s "$2"
       shift
       ;;
     -D*) options+=("$1") ;;
-    -h | --help)
-      sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
+    -h | --help) print_help && exit 0 ;;
     *) fail 2 arguments "--target, --build and options of CMake" "$1" ;;
   esac
   shift
 done
 check_target "$target"
 [[ -n $build ]] || fail 2 --build "a folder" none
-command -v cmake >/dev/null || fail 2 cmake "the program" none "Debian: apt-get install cmake"
+need_program cmake "cmake"
 flags="\"-ffile-prefix-map=$root=.\""
 if [[ $target == aarch64 ]]; then options+=(-DCMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON); fi
 if [[ $target != "$(this_processor)" ]]; then
   for program in aarch64-linux-gnu-g++ aarch64-linux-gnu-strip apt-get dpkg-deb; do
-    command -v "$program" >/dev/null || fail 2 "$program" "the program, for --target $target" none "Debian: apt-get install g++-aarch64-linux-gnu"
+    need_program "$program" "g++-aarch64-linux-gnu" "for --target $target"
   done
   folder=$root/build/package/$target
   mkdir -p "$folder"

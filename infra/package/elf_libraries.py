@@ -55,7 +55,7 @@ class Elf:
 
     def _part(self, at, size, what):
         if at > self._size or size > self._size - at:
-            raise NotElf(f"{what} that lies behind the end of the file")
+            raise NotElf(f"{what} that lies after the end of the file")
         self._file.seek(at)
         return self._file.read(size)
 
@@ -109,7 +109,7 @@ class Elf:
 
 
 def inside(root, path):
-    """Returns the real path of `path` of the system below `root`: an absolute link leads to a file below root. None if it does not exist."""
+    """Returns the real path of `path` of the system below `root`: an absolute link leads to a file below root. Or None."""
     parts, at, links = [part for part in reversed(str(path).split("/")) if part], Path(root), 0
     while parts:
         part = parts.pop()
@@ -169,7 +169,7 @@ class System:
             return False
 
     def find(self, name, elf, path):
-        """Returns the real path of a library that `elf`, the file `path`, needs; None if there is none."""
+        """Returns the real path of a library that `elf`, the file `path`, needs, or None."""
         if "/" in name or name in ("", ".", ".."):
             return None
         below = Path(path).resolve()

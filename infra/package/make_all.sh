@@ -20,15 +20,12 @@ out=packages build='' only='' native=() target=$(this_processor)
 while (($#)); do
   case $1 in
     --target | --out | --build | --only)
-      [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" none
+      need_value "$1" "${2:-}"
       printf -v "${1#--}" %s "$2"
       shift
       ;;
     --native) native=(--native) ;;
-    -h | --help)
-      sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
+    -h | --help) print_help && exit 0 ;;
     *) fail 2 arguments "--target PROCESSOR, --out FOLDER, --build DIR, --native or --only KIND,..." "$1" ;;
   esac
   shift

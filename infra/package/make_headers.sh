@@ -13,14 +13,11 @@ out=tutti-$version-headers.tar.gz
 while (($#)); do
   case $1 in
     --out)
-      [[ -n ${2:-} ]] || fail 2 --out "a path after it" none
+      need_value "$1" "${2:-}"
       out=$2
       shift
       ;;
-    -h | --help)
-      sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
+    -h | --help) print_help && exit 0 ;;
     *) fail 2 arguments "--out FILE" "$1" ;;
   esac
   shift
@@ -28,7 +25,7 @@ done
 [[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in an existing folder" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
 for program in cmake python3; do
-  command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake python3"
+  need_program "$program" "cmake python3"
 done
 set_source_date
 work=$(mktemp -d)

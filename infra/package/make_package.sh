@@ -26,14 +26,9 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 out='' build='' native=0 built_here=0 cuda='' wheels=$root/build/package/wheels target=$(this_processor)
 while (($#)); do
   case $1 in
-    --out | --build | --wheels)
-      [[ -n ${2:-} ]] || fail 2 "$1" "a path after it" none
+    --target | --out | --build | --wheels)
+      need_value "$1" "${2:-}"
       printf -v "${1#--}" %s "$2"
-      shift
-      ;;
-    --target)
-      [[ -n ${2:-} ]] || fail 2 --target "x86_64 or aarch64 after it" none
-      target=$2
       shift
       ;;
     --cuda)
@@ -42,10 +37,7 @@ while (($#)); do
       shift
       ;;
     --native) native=1 ;;
-    -h | --help)
-      sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
+    -h | --help) print_help && exit 0 ;;
     *) fail 2 arguments "--out FILE, --target PROCESSOR, --build DIR, --native, --cuda 12|13 or --wheels DIR" "$1" ;;
   esac
   shift
@@ -56,7 +48,7 @@ if [[ $target != "$(this_processor)" ]]; then
   ((!native)) || fail 2 --native "an archive for the processor of this machine" "--target $target"
 fi
 for program in cmake patchelf readelf tar gzip python3; do
-  command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake patchelf binutils python3"
+  need_program "$program" "cmake patchelf binutils python3"
 done
 version=$(version_of_tree)
 set_source_date
@@ -71,7 +63,7 @@ unpack_toolkit() {
   toolkit=$wheels/cuda-$cuda
   local list=$root/infra/package/cuda-$cuda.txt pin file missing=()
   if cmp -s "$list" "$toolkit/wheels.txt"; then return; fi
-  command -v python3 >/dev/null || fail 2 python3 "the program, to unpack wheels" none "Debian: apt-get install python3"
+  need_program python3 "python3" "to unpack wheels"
   # wheel_of NAME==VERSION: prints the wheel's file, or an empty line if it does not exist.
   wheel_of() {
     local name=${1%%==*}
@@ -154,7 +146,7 @@ fi
 sysroot=$(sysroot_of "$build") strip=strip
 find+=(--root "${sysroot:-/}")
 if [[ $target != "$(this_processor)" ]]; then strip=$target-linux-gnu-strip; fi
-command -v "$strip" >/dev/null || fail 2 "$strip" "the program" none "Debian: apt-get install binutils-${target//_/-}-linux-gnu"
+need_program "$strip" "binutils-${target//_/-}-linux-gnu"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -19,7 +19,7 @@ out=$root/build/aarch64-packages packages='' only=deb,tgz,archive,wheel
 while (($#)); do
   case $1 in
     --out | --packages | --only)
-      [[ -n ${2:-} ]] || fail 2 "$1" "a value after it" none
+      need_value "$1" "${2:-}"
       printf -v "${1#--}" %s "$2"
       shift
       ;;

@@ -138,10 +138,10 @@ class Case(unittest.TestCase):
                             (changed(4, "B", 1), "not 64-bit little-endian"), (changed(5, "B", 2), "not 64-bit little-endian"),
                             (changed(18, "<H", RISCV), "processor 243 of ELF"), (changed(16, "<H", 1), "of type 1"),
                             (changed(54, "<H", 55), "of 55 bytes"), (changed(56, "<H", 65535), "65535 program headers"),
-                            (changed(32, "<Q", 2**63), "behind the end"), (good[:200], "behind the end"),
-                            (changed(dynamic + 8, "<Q", 2**64 - 8), "behind the end"), (changed(dynamic + 32, "<Q", 2**60), "a dynamic section of"),
+                            (changed(32, "<Q", 2**63), "after the end"), (good[:200], "after the end"),
+                            (changed(dynamic + 8, "<Q", 2**64 - 8), "after the end"), (changed(dynamic + 32, "<Q", 2**60), "a dynamic section of"),
                             (changed(dynamic + 56 + 32, "<Q", 2**40), "a loader's name of"), (changed(64 + 56 * 3 + 8, "<Q", 2**50), "no end"),
-                            (changed(64 + 56 * 3 + 24, "<Q", 4), "outside of the file"), (changed(64 + 56 * 3 + 40, "<Q", 2**40), "behind the end"),
+                            (changed(64 + 56 * 3 + 24, "<Q", 4), "outside of the file"), (changed(64 + 56 * 3 + 40, "<Q", 2**40), "after the end"),
                             (changed(64 + 56 * 3 + 40, "<Q", 3), "no end")):
             path = self.work / "bad"
             path.write_bytes(data)

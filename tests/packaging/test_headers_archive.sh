@@ -42,7 +42,7 @@ if [[ ${TUTTI_CHECK_ALL:-} == 1 ]]; then
 fi
 
 "$make" --out 2>log && fail "--out without a path is accepted"
-grep -qF '[--out] expected a path after it' log || fail "$(cat log)"
+grep -qF '[--out] expected a value after it' log || fail "$(cat log)"
 mkdir programs
 for program in bash basename cmake dirname git mktemp readlink rm sed; do ln -s "$(command -v "$program" || echo /none)" programs; done
 if PATH=$work/programs bash "$make" --out none.tar.gz 2>log; then fail "it runs without python3"; fi

@@ -158,7 +158,7 @@ fi
 make=$scripts/make_package.sh
 refused 2 "make_package.sh: [--build] expected programs for x86_64, got programs for aarch64. hint: give --target aarch64." bash -c '"$0" --build build 2>&1 | tail -n 1; exit "${PIPESTATUS[0]}"' "$make"
 refused 2 "make_package.sh: [--target] expected x86_64 or aarch64, got riscv64." "$make" --target riscv64
-refused 2 "make_package.sh: [--target] expected x86_64 or aarch64 after it, got none." "$make" --target
+refused 2 "make_package.sh: [--target] expected a value after it, got no value." "$make" --target
 refused 2 "make_package.sh: [--cuda] expected an archive for the processor of this machine, got --target aarch64. hint: make it on a machine with that processor." \
   "$make" --target aarch64 --cuda 12
 refused 2 "make_package.sh: [--native] expected an archive for the processor of this machine, got --target aarch64." "$make" --target aarch64 --native
