@@ -7,8 +7,7 @@ usage: bench/two_hosts.py [--wires f32 bf16] [--turns 3] [--rounds 3] [--seconds
 
 Each turn runs bench/scaling once for each type of gradients on the wire; the table shows medians of the turns. The floor comes from
 build/bench/network_sums: the processor time that plain sockets and the sums need, if they use the core of the training. --mpi also
-measures the same ranks as processes of one host over MPI without shared memory, with Open MPI's own choice of an algorithm and with a
-ring. Needs root, iproute2, and the targets bench_scaling, bench_network_sums and tutti-launch.
+measures the same ranks over MPI. Needs root, iproute2, and the targets bench_scaling, bench_network_sums and tutti-launch.
 TUTTI_BUILD_DIR is the build folder of tutti (default: build). Exits with 77 if something is missing.
 """
 import argparse
@@ -25,13 +24,10 @@ sys.path[:0] = [str(ROOT / "tests" / "hosts")]
 import netns_cluster  # noqa: E402
 
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build")).resolve()
-# The algorithm of MPI_Iallreduce in Open MPI 4.1, which tutti calls. Its own choice for sums in place is a binomial tree.
-TUNED = {"OMPI_MCA_coll_libnbc_iallreduce_algorithm": "1"}
 
 
-def output(command, **environment):
-    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          env=dict(os.environ, **environment))
+def output(command):
+    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     lines = [line[line.index("{"):] for line in done.stdout.splitlines() if "{" in line and line.endswith("}")]
     if done.returncode != 0 or not lines:
         sys.exit(f"two_hosts.py: {command[0]} ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
@@ -49,9 +45,13 @@ def over_gloo(cluster, args, wire):
                    "--strategy", "gloo", "--wire", wire, *args.options])
 
 
-def over_mpi(args, wire, **environment):
-    return output(["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", 2,
-                   args.program, "--plain", "--wire", wire, *args.options], **environment)
+def over_mpi(cluster, args, wire):
+    net = f"{cluster.net}.0/24"
+    settings = {"plm_rsh_agent": f"ssh -F {cluster.ssh_config}", "oob_tcp_if_include": net, "btl_tcp_if_include": net, "btl": "tcp,self"}
+    hosts = ",".join(f"{cluster.address(host)}:1" for host in range(2))
+    return output(["mpirun", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
+                   *(w for name, value in settings.items() for w in ("--mca", name, value)), "--host", hosts, "-np", 2,
+                   args.program, "--wire", wire, *args.options])
 
 
 def row(name, runs):
@@ -81,8 +81,7 @@ def main():
             for wire in args.wires:
                 runs.setdefault(f"Gloo, {wire}", []).append(over_gloo(cluster, args, wire))
                 if args.mpi:
-                    runs.setdefault(f"MPI, its choice, {wire}", []).append(over_mpi(args, wire))
-                    runs.setdefault(f"MPI, ring, {wire}", []).append(over_mpi(args, wire, **TUNED))
+                    runs.setdefault(f"MPI, {wire}", []).append(over_mpi(cluster, args, wire))
     print(f"load {os.getloadavg()[0]:.1f}")
     print("| way | relative to unconnected ranks | ms: compute | step | exposed | communication | its thread's processor time | "
           "more processor time than alone | GB/s |")

@@ -99,7 +99,7 @@ if ((only_configure + list == 0)) && [[ aarch64/kernels =~ $regex ]]; then
 fi
 
 # The libraries of arm64.
-make_sysroot "$build" libc6-dev libstdc++-12-dev doctest-dev libeigen3-dev libdnnl-dev libcli11-dev
+make_sysroot "$build" libc6-dev libstdc++-12-dev doctest-dev libeigen3-dev libcli11-dev
 write_toolchain "$build"
 if [[ ! -f $build/build.ninja ]]; then
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_TOOLCHAIN_FILE=$build/toolchain.cmake" \

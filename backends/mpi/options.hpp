@@ -19,6 +19,7 @@ struct MpiOptions {  // options of MpiCommunicator
   int ranks_per_host = 0;  // for tests: if not 0, simulates hosts with this number of ranks each
   std::size_t piece_bytes = std::size_t{1} << 30;  // MPI counts elements in int, so larger messages are divided into
                                                    // pieces of this size
+  std::size_t ring_message_bytes = std::size_t{1} << 20;  // of a message of a large sum
 };
 
 }  // namespace tutti

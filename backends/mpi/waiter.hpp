@@ -46,13 +46,21 @@ class MpiWaiter {
   static constexpr std::chrono::seconds roll_call{1};
 
   void wait(MPI_Request& request, For what_for, const Deadline& deadline, std::string_view what) {
+    const auto ended = [&] {
+      int done = 0;
+      mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", what);
+      return done != 0;
+    };
+    wait_for(ended, what_for, deadline, what);
+  }
+  // Waits until ended() returns true. It must call MPI.
+  template <class F>
+  void wait_for(const F& ended, For what_for, const Deadline& deadline, std::string_view what) {
     using namespace std::chrono;
     const auto start = steady_clock::now();
     nanoseconds pause = shortest, last_roll{0};
     for (int asked = 0;; ++asked) {
-      int done = 0;
-      mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", what);
-      if (done != 0) return;
+      if (ended()) return;
       if (stopped_.load(std::memory_order_relaxed))
         fail<CommunicationError>(what, "all ranks", "this rank has aborted");
       if (asked < at_once) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <tutti/backends/mpi/options.hpp>
+#include <tutti/backends/mpi/ring.hpp>
 #include <tutti/backends/mpi/types.hpp>
 #include <tutti/backends/mpi/waiter.hpp>
 #include <tutti/comm/wire_type.hpp>
@@ -15,7 +16,7 @@
 namespace tutti {
 
 // Collective operations on a communicator, through MPI's non-blocking calls. Divides data into pieces that MPI can
-// count, and converts it to the type for the wire.
+// count, and converts it to the type for the wire. Large sums use a ring of messages in place of MPI's own operation.
 class MpiWire {
  public:
   // comm: the communicator on which the waiter waits. The waiter must outlive this object.
@@ -23,7 +24,8 @@ class MpiWire {
       : comm_(comm),
         conversion_(options.wire),
         piece_(std::max<std::size_t>(options.piece_bytes / 64 * 64, 64)),
-        waiter_(waiter) {}
+        waiter_(waiter),
+        ring_(comm, options.ring_message_bytes, waiter) {}
   [[nodiscard]] WireType type() const noexcept { return conversion_.type(); }
   void release() noexcept { operations_.release(); }
 
@@ -83,6 +85,7 @@ class MpiWire {
   }
 
   void reduce(DType t, std::span<std::byte> data, ReduceOp op, const Deadline& deadline, std::string_view what) {
+    if (ring_.serves(data.size())) return ring_.all_reduce(t, data, op, deadline, what);
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Iallreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size() / size_of(t)), mpi_type(t),
                              operations_(t, op), comm_, &r),
@@ -95,6 +98,7 @@ class MpiWire {
   std::size_t piece_;
   MpiWaiter& waiter_;
   MpiOperations operations_;
+  MpiRing ring_;
 };
 
 }  // namespace tutti

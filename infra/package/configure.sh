@@ -5,7 +5,7 @@
 # --target  the processor of the programs; default: that of this machine. For aarch64 on x86-64 it needs Debian's cross compiler
 #           (g++-aarch64-linux-gnu) and apt: it unpacks Debian's libraries of arm64 to build/package/aarch64/sysroot
 # --build   the build folder
-# Programs for aarch64 are built without oneDNN: Debian's has only slow kernels for ARM, which the backend `onednn` refuses.
+# Programs for aarch64 are built without oneDNN (backends/onednn/CMakeLists.txt).
 set -euo pipefail
 me=configure.sh
 # shellcheck source=common.sh
@@ -31,7 +31,6 @@ check_target "$target"
 [[ -n $build ]] || fail 2 --build "a folder" none
 need_program cmake "cmake"
 flags="\"-ffile-prefix-map=$root=.\""
-if [[ $target == aarch64 ]]; then options+=(-DCMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON); fi
 if [[ $target != "$(this_processor)" ]]; then
   for program in aarch64-linux-gnu-g++ aarch64-linux-gnu-strip apt-get dpkg-deb; do
     need_program "$program" "g++-aarch64-linux-gnu" "for --target $target"

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include <tutti/backends/mpi/mpi.hpp>
+#include <tutti/comm/ring_chunks.hpp>
+#include <tutti/core/rng.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 
 #include "comm/conformance.hpp"
@@ -103,6 +105,24 @@ void check_memory(MpiCommunicator& c, bool expected) {
   require(c.allocate(std::size_t{1} << 55).empty(), "memory that no machine has");
 }
 
+// Checks the order of the additions of a large sum: the ring's, from the rank before a chunk's number downwards.
+void check_ring(MpiCommunicator& c, const MpiOptions& o) {
+  constexpr std::size_t count = 100'003;
+  if (c.name() != "mpi" || c.size() == 1 || o.wire == Wire::bf16 || o.piece_bytes < count * sizeof(float)) return;
+  const auto n = static_cast<std::size_t>(c.size());
+  Rng rng(6, Purpose::user, 0, static_cast<std::uint64_t>(c.rank()));
+  std::vector<float> v(count), all(count * n);
+  for (float& x : v) x = static_cast<float>(rng.normal());
+  c.all_gather(std::as_bytes(std::span(v)), bytes_of(all), "ring").wait();
+  c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "ring").wait();
+  const std::size_t chunk = RingChunks(c.rank(), c.size(), count, sizeof(float)).largest();
+  for (std::size_t i = 0; i < count; ++i) {
+    float want = all[(i / chunk + n - 1) % n * count + i];
+    for (std::size_t r = 2; r <= n; ++r) want += all[(i / chunk + n - r) % n * count + i];
+    require(v[i] == want, "element " + std::to_string(i) + " has other bits than the sum in a ring");
+  }
+}
+
 struct Way {
   std::string name;
   MpiOptions options;
@@ -124,6 +144,7 @@ std::vector<Way> ways(int size) {
   };
   add("plain", {.shared_memory = false}, false);
   add("plain in small pieces", {.shared_memory = false, .piece_bytes = 20'000}, false);
+  add("plain in small messages", {.shared_memory = false, .ring_message_bytes = 5'000}, false);
   add("shared", {}, size > 1);
   add("one host a rank", {.ranks_per_host = 1}, false);
   if (size > 2) {
@@ -152,6 +173,8 @@ int run(const std::shared_ptr<MpiSession>& session) {
       }
       at = "types on the wire";
       check_wire(c, way.options.wire);
+      at = "order";
+      check_ring(c, way.options);
       at = "memory";
       check_memory(c, way.memory);
     } catch (const std::exception& e) {

@@ -15,20 +15,18 @@
 #include <tutti/backends/gloo/ring/values.hpp>
 #include <tutti/comm/deadline.hpp>
 #include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/ring_chunks.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/isa.hpp>
 
 namespace tutti {
 
-// All-reduce over a ring of N ranks: one chunk for each rank, 2 (N - 1) steps. Rank r sends chunk r + 1 + s in step s,
-// which it has received in step s - 1, and receives chunk r + 2 + s. In the first N - 1 steps a rank adds what it
-// receives to its own values; afterwards it keeps the sums. Chunks and the order of the additions are those of Gloo's
-// ring, so the sums have the same bits. One thread sends, receives and adds: what it has received is added while it is
-// in a cache, and is sent on before the rest of the chunk has arrived.
+// All-reduce over a ring of TCP connections (RingChunks). One thread sends, receives and adds: what it has received is
+// added while it is in a cache, and is sent on before the rest of the chunk has arrived. The sums have the bits of
+// Gloo's ring.
 class RingSum {
  public:
-  explicit RingSum(RingConnections& ring)
-      : ring_(ring), n_(static_cast<std::size_t>(ring.size())), room_(room_bytes), packed_(room_bytes) {}
+  explicit RingSum(RingConnections& ring) : ring_(ring), room_(room_bytes), packed_(room_bytes) {}
 
   // Sums in place. wire: the type in which values are sent: that of the data, or bf16 for sums of f32, which rounds
   // each addend and each sum. tag: equal on all ranks if they run the same operation. Throws ::gloo::IoException.
@@ -37,8 +35,7 @@ class RingSum {
     type_ = t;
     wire_ = wire;
     op_ = op;
-    elements_ = data.size() / size_of(t);
-    set_chunk();
+    chunks_ = RingChunks(ring_.rank(), ring_.size(), data.size() / size_of(t), size_of(wire));
     send_ = receive_ = {};
     header_ = {tag, data.size()};
     header_sent_ = header_received_ = 0;
@@ -60,37 +57,18 @@ class RingSum {
   struct Position {
     std::size_t step = 0, done = 0;  // elements of the step's chunk
   };
-  struct Chunk {
-    std::size_t begin = 0, size = 0;
-  };
   struct Header {
     std::uint64_t tag = 0, bytes = 0;
   };
 
-  // As Gloo does: chunks of segments of at most 1 MiB on the wire, at least two segments for each rank.
-  void set_chunk() {
-    constexpr std::size_t segment = std::size_t{1} << 20;
-    const std::size_t unit = size_of(wire_), bytes = elements_ * unit;
-    const auto up = [](std::size_t v, std::size_t to) { return (v + to - 1) / to * to; };
-    const std::size_t segments = up(std::max((bytes + segment - 1) / segment, 2 * n_), n_);
-    chunk_ = segments / n_ * (up((bytes + segments - 1) / segments, unit) / unit);
-  }
-  [[nodiscard]] Chunk chunk(std::size_t number) const {
-    const std::size_t begin = std::min(elements_, number % n_ * chunk_);
-    return {begin, std::min(elements_, begin + chunk_) - begin};
-  }
-  [[nodiscard]] Chunk sent_chunk() const { return chunk(static_cast<std::size_t>(ring_.rank()) + 1 + send_.step); }
-  [[nodiscard]] Chunk received_chunk() const {
-    return chunk(static_cast<std::size_t>(ring_.rank()) + 2 + receive_.step);
-  }
-  [[nodiscard]] bool ended(const Position& p) const { return p.step == 2 * (n_ - 1); }
+  [[nodiscard]] bool ended(const Position& p) const { return p.step == chunks_.steps(); }
 
   // Returns how many elements of the chunk that is being sent may be sent now, including those in packed_. Waits for
   // the end of the chunk or for enough to fill a packet.
   [[nodiscard]] std::size_t sendable() const {
     if (header_sent_ < sizeof(Header)) return 1;
     if (ended(send_)) return 0;
-    const std::size_t all = sent_chunk().size;
+    const std::size_t all = chunks_.sent(send_.step).size;
     std::size_t there = all;
     if (send_.step > 0 && receive_.step < send_.step) there = receive_.step + 1 == send_.step ? receive_.done : 0;
     const std::size_t left = there - std::min(there, send_.done);
@@ -100,7 +78,7 @@ class RingSum {
   [[nodiscard]] std::size_t awaited() const {
     if (header_received_ < sizeof(Header)) return sizeof(Header) - header_received_;
     if (ended(receive_)) return 0;
-    const std::size_t left = (received_chunk().size - receive_.done) * size_of(wire_) - filled_;
+    const std::size_t left = (chunks_.received(receive_.step).size - receive_.done) * size_of(wire_) - filled_;
     return std::min(left, wake_bytes);
   }
   [[nodiscard]] bool send_some() {
@@ -111,7 +89,7 @@ class RingSum {
     }
     const std::size_t ready = sendable();
     if (ready == 0) return false;
-    const Chunk c = sent_chunk();
+    const RingChunks::Chunk c = chunks_.sent(send_.step);
     std::size_t n = 0;
     if (type_ == wire_) {
       const std::size_t unit = size_of(type_);
@@ -138,9 +116,9 @@ class RingSum {
   [[nodiscard]] bool receive_some() {
     if (header_received_ < sizeof(Header)) return receive_header();
     if (ended(receive_)) return false;
-    const Chunk c = received_chunk();
+    const RingChunks::Chunk c = chunks_.received(receive_.step);
     const std::size_t unit = size_of(wire_), left = (c.size - receive_.done) * unit;
-    const bool adds = receive_.step < n_ - 1;
+    const bool adds = receive_.step < chunks_.adding_steps();
     if (!adds && type_ == wire_) {
       const auto to = data_.subspan((c.begin + receive_.done) * unit, left).subspan(filled_);
       const std::size_t n = ring_.receive(to.first(std::min(to.size(), most)));
@@ -186,21 +164,20 @@ class RingSum {
   }
   // These go to the next step after the end of a chunk. Chunks may be empty.
   void skip_sent() {
-    while (!ended(send_) && send_.done == sent_chunk().size) send_ = {send_.step + 1, 0};
+    while (!ended(send_) && send_.done == chunks_.sent(send_.step).size) send_ = {send_.step + 1, 0};
   }
   void skip_received() {
-    while (!ended(receive_) && receive_.done == received_chunk().size) receive_ = {receive_.step + 1, 0};
+    while (!ended(receive_) && receive_.done == chunks_.received(receive_.step).size) receive_ = {receive_.step + 1, 0};
   }
   [[nodiscard]] float* floats(std::size_t at) const { return reinterpret_cast<float*>(data_.data()) + at; }
 
   RingConnections& ring_;
-  std::size_t n_;
   const cpu::Isa isa_ = cpu::detect_isa();
   std::vector<std::byte> room_, packed_;
   std::span<std::byte> data_;
   DType type_ = DType::u8, wire_ = DType::u8;
   ReduceOp op_ = ReduceOp::sum;
-  std::size_t elements_ = 0, chunk_ = 0;
+  RingChunks chunks_;
   Position send_, receive_;
   Header header_, other_header_;
   std::size_t header_sent_ = 0, header_received_ = 0;
