@@ -12,8 +12,8 @@ namespace tutti {
 // may be empty. Chunks and the order of the additions are those of Gloo's ring.
 class RingChunks {
  public:
-  struct Chunk {
-    std::size_t begin = 0, size = 0;  // elements
+  struct Chunk {  // elements from `begin` on
+    std::size_t begin = 0, size = 0;
   };
 
   RingChunks() = default;
