@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares the NEON kernels of 3x3 convolutions with sums in f64 (all passes, strides and types), and those that scale
-// images with the plain loops. Without the rest of the library it compiles in seconds, so tests/aarch64.sh runs it
-// first.
+// Compares the NEON kernels of 3x3 convolutions with sums in f64 (all passes, strides and types), and so the lines of
+// convolutions in groups; and those that scale images with the plain loops. Without the rest of the library it compiles
+// in seconds, so tests/aarch64.sh runs it first.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <tutti/engine/cpu/winograd/pack.hpp>
 #include <tutti/engine/cpu/winograd/weight_gradient.hpp>
 
+#include "grouped_cases.hpp"
 #include "resize_cases.hpp"
 
 namespace {
@@ -222,6 +223,7 @@ int main() {
   for (const Isa isa : cpu::isas) {
     if (isa == Isa::baseline || isa > cpu::detect_isa()) continue;
     wrong += test::count_different_pixels(isa);
+    wrong += static_cast<int>(test::count_wrong_group_outputs(isa));
     for (const Case& c : cases) {
       if (!has_bf16(isa)) check_case<float>(isa, c);
       check_case<bf16>(isa, c);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <variant>
 
 #include <tutti/core/error.hpp>
@@ -102,8 +103,13 @@ class Correlation : public GroupedKernel, public ComputesBands {
       using T = decltype(t);
       T* const y = static_cast<T*>(c.out[0].data);
       each_line<T>(c, c.in[0], room(c), [&](const Lines& lines, std::int64_t n, std::int64_t p) {
-        correlate<T>(isa_, RowArgs<T>{&g_, lines.data(), lines.count(), static_cast<const float*>(c.in[1].data),
-                                      y + (n * g_.out_h + p) * g_.out_w * g_.outputs});
+        RowArgs row{&g_, lines.data(), lines.count(), static_cast<const float*>(c.in[1].data)};
+        T* const to = y + (n * g_.out_h + p) * g_.out_w * g_.outputs;
+        if constexpr (std::is_same_v<T, bf16>)
+          row.y16 = to;
+        else
+          row.y = to;
+        correlate(isa_, row);
       });
     });
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include <tutti/core/separate.hpp>
 #include <tutti/engine/cpu/grouped/problem.hpp>
@@ -66,26 +67,36 @@ TUTTI_DEFINE_READER_DISPATCH(fill_line, fill_line_body);
 TUTTI_CORE_INSTANCE(template void fill_line<float>(Isa, const Problem*, const float*, float*));
 TUTTI_CORE_INSTANCE(template void fill_line<bf16>(Isa, const Problem*, const bf16*, float*));
 
-// The lines that an output line reads, the weights, and the output line [out_w, outputs].
-template <class T>
+// The lines that an output line reads, the weights, and the output line [out_w, outputs]: y, or y16 in bf16.
 struct RowArgs {
   const Problem* problem = nullptr;
   const Line* lines = nullptr;
   int count = 0;
   const float* weights = nullptr;
-  T* y = nullptr;
+  float* y = nullptr;
+  bf16* y16 = nullptr;
 };
 
 namespace detail {
 
-// Stores the outputs [c, outputs) of a pixel, of which there may be less than a register holds.
-template <Isa I, class T>
-TUTTI_INLINE void store_some(T* y, const F<I>& v, std::int64_t count) {
+constexpr int most_pixels = 14;  // of a block
+
+// Copies the sums of n pixels. count: the outputs of a pixel, of which there may be less than a register holds.
+template <Isa I, class From, class To>
+TUTTI_INLINE void store_pixels(const From* sums, std::int64_t n, To* y, std::int64_t outputs, std::int64_t count) {
   constexpr int width = lanes_of<I>;
-  if (count >= width) return store<I>(y, v);
-  T some[width];
-  store<I>(static_cast<T*>(some), v);
-  std::copy_n(static_cast<const T*>(some), count, y);
+  if (count < width) {
+    for (std::int64_t j = 0; j < n; ++j)
+      for (std::int64_t e = 0; e < count; ++e)
+        y[j * outputs + e] = static_cast<To>(static_cast<float>(sums[j * width + e]));
+    return;
+  }
+#pragma GCC unroll 4
+  for (std::int64_t j = 0; j < n; ++j) {
+    F<I> v;
+    load<I>(v, sums + j * width);
+    store<I>(y + j * outputs, v);
+  }
 }
 
 // The channels of a register of inputs that the lanes of a register of outputs read from plane i.
@@ -114,10 +125,10 @@ TUTTI_INLINE void add_product(F<I>& sum, const float* x, const F<I>& factor, con
   sum += v * factor;
 }
 
-// N pixels from q and a register of outputs from c. One register of sums for each pixel: many sums hide the latency of
-// the products, and each weight is read once for all of them.
+// N pixels from q and a register of outputs from c, which are stored to y, `next_y` apart. One register of sums for
+// each pixel: many sums hide the latency of the products, and each weight is read once for all of them.
 template <Isa I, Reads R, int N, class T>
-TUTTI_INLINE void correlate_pixels(const RowArgs<T>& a, std::int64_t c, std::int64_t q) {
+TUTTI_INLINE void correlate_pixels(const RowArgs& a, std::int64_t c, std::int64_t q, T* y, std::int64_t next_y) {
   const Problem& g = *a.problem;
   const std::int64_t pixel = g.pixel(), plane = g.plane(), next = g.step * pixel;
   const float* const weights = a.weights + c / 16 * g.block() + c % 16;
@@ -140,28 +151,49 @@ TUTTI_INLINE void correlate_pixels(const RowArgs<T>& a, std::int64_t c, std::int
     }
   }
 #pragma GCC unroll 14
-  for (int j = 0; j < N; ++j) store_some<I>(a.y + (q + j) * g.outputs + c, sum[j], g.outputs - c);
+  for (int j = 0; j < N; ++j) store<I>(y + j * next_y, sum[j]);
+}
+
+// Calls of `n` pixels with a constant number.
+template <Isa I, Reads R, class T>
+TUTTI_INLINE void correlate_block(std::int64_t n, const RowArgs& a, std::int64_t c, std::int64_t q, T* y,
+                                  std::int64_t next_y) {
+  if (n == most_pixels)
+    correlate_pixels<I, R, most_pixels>(a, c, q, y, next_y);
+  else if (n == 7)
+    correlate_pixels<I, R, 7>(a, c, q, y, next_y);
+  else if (n == 4)
+    correlate_pixels<I, R, 4>(a, c, q, y, next_y);
+  else
+    correlate_pixels<I, R, 1>(a, c, q, y, next_y);
 }
 
 // Computes a line in blocks of 14, 7, 4 or 1 pixels: most lines of nets for 224x224 have a multiple of 7. The last
-// pixels of a line may be computed together with some that are there already.
+// pixels of a line may be computed together with some that are there already. T: bf16 if an instruction rounds the
+// sums; otherwise f32, and sums that are rounded, or fewer than a register holds, are stored in between.
 template <Isa I, Reads R, class T>
-TUTTI_INLINE void correlate_row(const RowArgs<T>& a) {
+TUTTI_INLINE void correlate_row(const RowArgs& a) {
   constexpr int width = lanes_of<I>;
+  constexpr bool rounds = std::is_same_v<T, bf16>;
   const Problem& g = *a.problem;
   std::int64_t c = 0, q = 0;
   for (;;) {
     const std::int64_t rest = g.out_w - q;
-    const std::int64_t n = rest >= 14 ? 14 : rest >= 7 ? 7 : g.out_w >= 4 ? 4 : 1;
-    const std::int64_t at = std::min(q, g.out_w - n);
-    if (n == 14)
-      correlate_pixels<I, R, 14>(a, c, at);
-    else if (n == 7)
-      correlate_pixels<I, R, 7>(a, c, at);
-    else if (n == 4)
-      correlate_pixels<I, R, 4>(a, c, at);
+    const std::int64_t n = rest >= most_pixels ? most_pixels : rest >= 7 ? 7 : g.out_w >= 4 ? 4 : 1;
+    const std::int64_t at = std::min(q, g.out_w - n), to = at * g.outputs + c;
+    const bool whole = c + width <= g.outputs;
+    T sums[most_pixels * width];
+    T* y = nullptr;
+    if constexpr (rounds)
+      y = a.y16 + to;
     else
-      correlate_pixels<I, R, 1>(a, c, at);
+      y = a.y + to;
+    const bool direct = whole && (rounds || a.y16 == nullptr);
+    correlate_block<I, R>(n, a, c, at, direct ? y : sums, direct ? g.outputs : width);
+    if (!rounds && a.y16 != nullptr)
+      store_pixels<I>(sums, n, a.y16 + to, g.outputs, g.outputs - c);
+    else if (!whole)
+      store_pixels<I>(sums, n, y, g.outputs, g.outputs - c);
     // Few weights stay in the cache; many are read once for all pixels.
     const bool more_outputs = c + width < g.outputs, more_pixels = at + n < g.out_w;
     if (!more_outputs && !more_pixels) return;
@@ -175,22 +207,31 @@ TUTTI_INLINE void correlate_row(const RowArgs<T>& a) {
   }
 }
 
-}  // namespace detail
-
+// Does nothing for bf16 if the instruction set does not round to it.
 template <Isa I, class T>
-TUTTI_INLINE void correlate_body(RowArgs<T> a) {
+TUTTI_INLINE void correlate_rows_body(RowArgs a) {
+  if constexpr (std::is_same_v<T, bf16> && !has_bf16(I)) return;
   switch (a.problem->reads) {
     case Reads::copies:
-      return detail::correlate_row<I, Reads::copies>(a);
+      return correlate_row<I, Reads::copies, T>(a);
     case Reads::one:
-      return detail::correlate_row<I, Reads::one>(a);
+      return correlate_row<I, Reads::one, T>(a);
     case Reads::permuted:
-      if constexpr (lanes_of < I >> 4) detail::correlate_row<I, Reads::permuted>(a);
+      if constexpr (lanes_of < I >> 4) correlate_row<I, Reads::permuted, T>(a);
   }
 }
-TUTTI_DEFINE_DISPATCH(correlate, correlate_body);
-TUTTI_CORE_INSTANCE(template void correlate<float>(Isa, RowArgs<float>));
-TUTTI_CORE_INSTANCE(template void correlate<bf16>(Isa, RowArgs<bf16>));
+TUTTI_DEFINE_DISPATCH(correlate_rows, correlate_rows_body);
+TUTTI_CORE_INSTANCE(template void correlate_rows<float>(Isa, RowArgs));
+TUTTI_CORE_INSTANCE(template void correlate_rows<bf16>(Isa, RowArgs));
+
+}  // namespace detail
+
+inline void correlate(Isa isa, const RowArgs& a) {
+  if (a.y16 != nullptr && has_bf16(isa))
+    detail::correlate_rows<bf16>(isa, a);
+  else
+    detail::correlate_rows<float>(isa, a);
+}
 
 // The lines that an output line reads, its gradient [out_w, output_pixel()], and the gradient of the weights, to which
 // the products are added.
