@@ -19,7 +19,7 @@ from compile_cost import COMPILER, PROGRAMS, commands, measure
 from sources import skip
 
 # For each of PROGRAMS: the MB allocated in total, the peak in MB, and the target for the peak in MB.
-REACHED = [(580, 433, 500), (1923, 1081, 500), (297, 301, 300)]
+REACHED = [(583, 434, 500), (1854, 1055, 500), (298, 302, 300)]
 HEADER_ONLY = PROGRAMS[1][0]
 VERSION = "12.2.0"
 YARDSTICKS = [264, 207]  # MB allocated in total by GCC 12.2
