@@ -52,6 +52,31 @@ std::vector<double> lengths(const Operand& x) {
   return r;
 }
 
+// Returns for each pixel the sum of the lengths, over the channels, of the pixels at most `reach` rows and columns
+// away.
+std::vector<double> lengths_around(const Operand& x, std::int64_t reach) {
+  const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3];
+  std::vector<double> length, sums;
+  for (std::size_t i = 0; i < x.data.size(); i += static_cast<std::size_t>(channels)) {
+    double squares = 0;
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const double v = x.data[i + static_cast<std::size_t>(c)];
+      squares += v * v;
+    }
+    length.push_back(std::sqrt(squares));
+  }
+  for (std::int64_t n = 0; n < x.shape[0]; ++n)
+    for (std::int64_t h = 0; h < height; ++h)
+      for (std::int64_t v = 0; v < width; ++v) {
+        double sum = 0;
+        for (std::int64_t i = std::max<std::int64_t>(h - reach, 0); i < std::min(h + reach + 1, height); ++i)
+          for (std::int64_t j = std::max<std::int64_t>(v - reach, 0); j < std::min(v + reach + 1, width); ++j)
+            sum += length[static_cast<std::size_t>((n * height + i) * width + j)];
+        sums.push_back(sum);
+      }
+  return sums;
+}
+
 double weight(const Operand& w, std::int64_t o, std::int64_t i, std::int64_t r, std::int64_t s) {
   return w.data[static_cast<std::size_t>(((o * w.shape[1] + i) * w.shape[2] + r) * w.shape[3] + s)];
 }
@@ -236,9 +261,25 @@ void NodeChecker::check(const op::Conv2d& o) {
   conv_forward(o, in_[0], nullptr, o.groups);
 }
 
+NodeChecker::TileErrors NodeChecker::tile_errors(const Operand& x, std::int64_t reach, bool by_outputs) const {
+  TileErrors t;
+  const auto* const cpu = dynamic_cast<const CpuOps*>(&e_.backend());
+  if (cpu == nullptr || !cpu->is_by_winograd(node_->op, described())) return t;
+  t.around = lengths_around(x, reach);
+  const Operand& w = in_[1];
+  const auto taps = static_cast<std::size_t>(w.shape[1] * w.shape[2] * w.shape[3]);
+  t.weights.resize(static_cast<std::size_t>(by_outputs ? w.shape[0] : w.shape[1]));
+  for (std::size_t i = 0; i < w.data.size(); ++i)
+    t.weights[by_outputs ? i / taps : i % taps / static_cast<std::size_t>(w.shape[2] * w.shape[3])] +=
+        w.data[i] * w.data[i];
+  for (double& v : t.weights) v = sums(static_cast<double>(9 * x.shape[1])) * std::sqrt(v);
+  return t;
+}
+
 void NodeChecker::conv_forward(const op::Window& o, const Operand& x, const Operand* off, int groups) {
   const Operand& w = in_[1];
   const Shape ys = e_.value(node_->outputs[0]).shape;
+  const TileErrors tiles = tile_errors(x, 4 * o.stride, true);
   conv(static_cast<std::size_t>(ys.numel()), u_of(0), [&](std::size_t i, auto add) {
     auto k = static_cast<std::int64_t>(i);
     const std::int64_t out = k % ys[1], q = k / ys[1] % ys[3], p = k / (ys[1] * ys[3]) % ys[2],
@@ -263,6 +304,7 @@ void NodeChecker::check(const op::Conv2dBackwardData& o) {
 void NodeChecker::conv_backward_data(const op::Window& o, const std::vector<char>* skip, int groups) {
   const Operand &dy = in_[0], &w = in_[1];
   const Shape xs = e_.value(node_->outputs[0]).shape;
+  const TileErrors tiles = tile_errors(dy, 5, false);
   conv(static_cast<std::size_t>(xs.numel()), u_of(0), [&](std::size_t i, auto add) {
     if (skip != nullptr && (*skip)[i] != 0) return add(0, 1, std::numeric_limits<double>::infinity());
     auto k = static_cast<std::int64_t>(i);
@@ -270,6 +312,11 @@ void NodeChecker::conv_backward_data(const op::Window& o, const std::vector<char
                        n = k / (xs[1] * xs[2] * xs[3]);
     const std::int64_t outputs = dy.shape[1] / groups;  // of a group
     const std::int64_t first = groups == 1 ? 0 : c / w.shape[1] * outputs;
+    if (!tiles.weights.empty())
+      add(0, 1,
+          tiles.of((n * dy.shape[2] + std::min(h / o.stride, dy.shape[2] - 1)) * dy.shape[3] +
+                       std::min(v / o.stride, dy.shape[3] - 1),
+                   c));
     for (int r = 0; r < o.kernel_h; ++r)
       for (int s = 0; s < o.kernel_w; ++s) {
         const std::int64_t p = h + o.padding - r, q = v + o.padding - s;

@@ -108,6 +108,18 @@ class NodeChecker {
   void conv(std::size_t count, double rounding, F&& terms);
   void check(const op::Conv2d& o);
   // off: the possible error of each input element; null: the input has no error.
+  // Winograd's algorithm computes the outputs of a tile together. The rounding errors of one output can be as large as
+  // those of the products of all pixels that the tile reads, even if its own pixels are small. The lengths of pixels
+  // and weights bound these products. Empty for other algorithms.
+  struct TileErrors {
+    std::vector<double> around, weights;  // of each pixel; of each output
+    [[nodiscard]] double of(std::int64_t pixel, std::int64_t output) const {
+      return around[static_cast<std::size_t>(pixel)] * weights[static_cast<std::size_t>(output)];
+    }
+  };
+  // x: what the convolution reads. by_outputs: the weights of a result are those of an output channel, otherwise of an
+  // input channel.
+  [[nodiscard]] TileErrors tile_errors(const Operand& x, std::int64_t reach, bool by_outputs) const;
   void conv_forward(const op::Window& o, const Operand& x, const Operand* off, int groups = 1);
   void check(const op::Conv2dBackwardData& o);
   // skip: marks the elements that are not compared; null: all elements are compared.

@@ -106,7 +106,7 @@ class HostWindow {
     else if (const auto size = static_cast<std::uint64_t>(s.st_size); bytes == 0 || size != bytes)
       no("the window has " + std::to_string(size) + " bytes instead of " + std::to_string(bytes), 0, why);
     // Without this check, this process would allocate memory that the other process has only announced.
-    else if (static_cast<std::uint64_t>(s.st_blocks) * 512 < size)
+    else if (!is_allocated(s))
       no("the memory of the window is not allocated", 0, why);
     else
       return true;
@@ -123,6 +123,9 @@ class HostWindow {
 
   HostWindow(io::Descriptor fd, std::byte* data, std::size_t bytes) : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
 
+  static bool is_allocated(const struct stat& s) noexcept {
+    return static_cast<std::uint64_t>(s.st_blocks) * 512 >= static_cast<std::uint64_t>(s.st_size);
+  }
   static std::nullptr_t no(const std::string& what, int error, std::string& why) {
     why = error == 0 ? what : what + ": " + std::strerror(error);
     return nullptr;
@@ -140,8 +143,11 @@ class HostWindow {
   }
   // Allocates the memory now, because this would delay the first step by 30 to 115 ms.
   bool fill(std::string& why) noexcept {
-    if (::madvise(data_, bytes_, populate_write) == 0) return true;
-    if (errno != EINVAL) {
+    struct stat s {};
+    const bool advised = ::madvise(data_, bytes_, populate_write) == 0;
+    // Emulators of Linux accept any advice, and do nothing.
+    if (advised && ::fstat(fd_.get(), &s) == 0 && is_allocated(s)) return true;
+    if (!advised && errno != EINVAL) {
       no("memory for " + std::to_string(bytes_ >> 20) + " MiB", errno, why);
       return false;
     }
