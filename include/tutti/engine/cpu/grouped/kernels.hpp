@@ -168,13 +168,20 @@ TUTTI_INLINE void correlate_block(std::int64_t n, const RowArgs& a, std::int64_t
     correlate_pixels<I, R, 1>(a, c, q, y, next_y);
 }
 
+template <class T>
+TUTTI_INLINE T* line_of(const RowArgs& a) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return a.y16;
+  else
+    return a.y;
+}
+
 // Computes a line in blocks of 14, 7, 4 or 1 pixels: most lines of nets for 224x224 have a multiple of 7. The last
 // pixels of a line may be computed together with some that are there already. T: bf16 if an instruction rounds the
 // sums; otherwise f32, and sums that are rounded, or fewer than a register holds, are stored in between.
 template <Isa I, Reads R, class T>
 TUTTI_INLINE void correlate_row(const RowArgs& a) {
   constexpr int width = lanes_of<I>;
-  constexpr bool rounds = std::is_same_v<T, bf16>;
   const Problem& g = *a.problem;
   std::int64_t c = 0, q = 0;
   for (;;) {
@@ -183,14 +190,10 @@ TUTTI_INLINE void correlate_row(const RowArgs& a) {
     const std::int64_t at = std::min(q, g.out_w - n), to = at * g.outputs + c;
     const bool whole = c + width <= g.outputs;
     T sums[most_pixels * width];
-    T* y = nullptr;
-    if constexpr (rounds)
-      y = a.y16 + to;
-    else
-      y = a.y + to;
-    const bool direct = whole && (rounds || a.y16 == nullptr);
+    T* const y = line_of<T>(a) == nullptr ? nullptr : line_of<T>(a) + to;
+    const bool direct = whole && y != nullptr;
     correlate_block<I, R>(n, a, c, at, direct ? y : sums, direct ? g.outputs : width);
-    if (!rounds && a.y16 != nullptr)
+    if (y == nullptr)
       store_pixels<I>(sums, n, a.y16 + to, g.outputs, g.outputs - c);
     else if (!whole)
       store_pixels<I>(sums, n, y, g.outputs, g.outputs - c);
@@ -210,14 +213,15 @@ TUTTI_INLINE void correlate_row(const RowArgs& a) {
 // Does nothing for bf16 if the instruction set does not round to it.
 template <Isa I, class T>
 TUTTI_INLINE void correlate_rows_body(RowArgs a) {
-  if constexpr (std::is_same_v<T, bf16> && !has_bf16(I)) return;
-  switch (a.problem->reads) {
-    case Reads::copies:
-      return correlate_row<I, Reads::copies, T>(a);
-    case Reads::one:
-      return correlate_row<I, Reads::one, T>(a);
-    case Reads::permuted:
-      if constexpr (lanes_of < I >> 4) correlate_row<I, Reads::permuted, T>(a);
+  if constexpr (!std::is_same_v<T, bf16> || has_bf16(I)) {
+    switch (a.problem->reads) {
+      case Reads::copies:
+        return correlate_row<I, Reads::copies, T>(a);
+      case Reads::one:
+        return correlate_row<I, Reads::one, T>(a);
+      case Reads::permuted:
+        if constexpr (lanes_of < I >> 4) correlate_row<I, Reads::permuted, T>(a);
+    }
   }
 }
 TUTTI_DEFINE_DISPATCH(correlate_rows, correlate_rows_body);
