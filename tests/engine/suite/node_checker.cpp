@@ -286,6 +286,11 @@ void NodeChecker::conv_forward(const op::Window& o, const Operand& x, const Oper
                        n = k / (ys[1] * ys[2] * ys[3]);
     const std::int64_t outputs = ys[1] / groups;  // of a group
     const std::int64_t first = out / outputs * w.shape[1];
+    if (!tiles.weights.empty())
+      add(0, 1,
+          tiles.of((n * x.shape[2] + std::min(p * o.stride, x.shape[2] - 1)) * x.shape[3] +
+                       std::min(q * o.stride, x.shape[3] - 1),
+                   out));
     for (std::int64_t c = 0; c < w.shape[1]; ++c)
       for (int r = 0; r < o.kernel_h; ++r)
         for (int s = 0; s < o.kernel_w; ++s) {
