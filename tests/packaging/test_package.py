@@ -130,7 +130,7 @@ class Package(unittest.TestCase):
         self.assertIn(tells, done.stderr)
 
     def test_bad_arguments(self):
-        self.refused("--out", tells="[--out] expected a path after it")
+        self.refused("--out", tells="[--out] expected a value after it")
         self.refused("--out", self.work, tells="[--out] expected a file")
         self.refused("--what", tells="[arguments] expected --out FILE")
         self.refused("--build", self.work, tells="[--build] expected a folder that CMake has configured")

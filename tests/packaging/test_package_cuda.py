@@ -114,7 +114,7 @@ class PackageWithCuda(unittest.TestCase):
     def test_arguments(self):
         self.refused("--cuda", tells="[--cuda] expected 12 or 13, the major version of CUDA, got none")
         self.refused("--cuda", "11", tells="[--cuda] expected 12 or 13, the major version of CUDA, got 11")
-        self.refused("--wheels", tells="[--wheels] expected a path after it")
+        self.refused("--wheels", tells="[--wheels] expected a value after it")
 
     def test_a_build_with_another_cuda(self):
         wheels = self.work / "none"
