@@ -94,7 +94,6 @@ TEST_CASE("members that all leave pass the state to a worker that waits, and oth
         CHECK(ended[i].left == waits);
         CHECK(ended[i].interrupted == !waits);
         CHECK(ended[i].steps >= 6);
-        CHECK(ended[i].steps < 12);  // soon after the request
       }
       if (!waits) {
         CHECK(ended[0].weights == ended[1].weights);
