@@ -106,6 +106,11 @@ class ElasticJob {
   std::function<void(std::size_t member)> after_sum = [](std::size_t) {};
   // Whether a member asks to leave after its step.
   std::function<bool(std::size_t member)> leaves;
+  // Whether a member waits at the end of this step until it knows that the members change after a step, or that the job
+  // stops.
+  std::function<bool(std::size_t member, std::int64_t step)> awaits_change = [](std::size_t, std::int64_t) {
+    return false;
+  };
   // A member calls it after each step.
   std::function<void(std::size_t member, Trainer&)> behind_step = [](std::size_t, Trainer&) {};
   std::string audit;  // folder of the audit log
@@ -272,6 +277,9 @@ class ElasticJob {
     f.after_step = [&](const FitStep& s) {
       behind_step(me, trainer);
       script_(*this, me, s);
+      if (awaits_change(me, s.step))
+        poll([&] { return strategy.change() == ElasticMembership::Change::after_step || strategy.stop_requested(); },
+             std::chrono::minutes(2), "a change of members");
     };
     const MakeSources make = [&](const FitOptions& a, int rank, int size) {
       const std::lock_guard lock(mutex_);

@@ -85,6 +85,8 @@ TEST_CASE("members that all leave pass the state to a worker that waits, and oth
         leave = true;
       });
       job.leaves = [&](std::size_t me) { return me < 2 && leave; };
+      // Both have asked to leave by then.
+      job.awaits_change = [](std::size_t me, std::int64_t step) { return me < 2 && step >= 7; };
       job.epochs = 2;
       job.audit = folder.path();
       const auto ended = job.run();
@@ -94,6 +96,7 @@ TEST_CASE("members that all leave pass the state to a worker that waits, and oth
         CHECK(ended[i].left == waits);
         CHECK(ended[i].interrupted == !waits);
         CHECK(ended[i].steps >= 6);
+        CHECK(ended[i].steps < 12);  // soon after the request, not at the end of the epoch
       }
       if (!waits) {
         CHECK(ended[0].weights == ended[1].weights);
