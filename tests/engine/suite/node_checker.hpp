@@ -108,9 +108,11 @@ class NodeChecker {
   void conv(std::size_t count, double rounding, F&& terms);
   void check(const op::Conv2d& o);
   // off: the possible error of each input element; null: the input has no error.
-  // Winograd's algorithm computes the outputs of a tile together. The rounding errors of one output can be as large as
-  // those of the products of all pixels that the tile reads, even if its own pixels are small. The lengths of pixels
-  // and weights bound these products. Empty for other algorithms.
+  // Whether the backend computes this op by Winograd's algorithm.
+  [[nodiscard]] bool by_winograd() const;
+  // Winograd's algorithm computes the outputs of a tile together. The rounding errors of one output follow the products
+  // of all pixels that the tile reads, even if its own pixels are small. The lengths of these pixels and of the weights
+  // bound the products. Empty for other algorithms.
   struct TileErrors {
     std::vector<double> around, weights;  // of each pixel; of each output
     [[nodiscard]] double of(std::int64_t pixel, std::int64_t output) const {
