@@ -21,8 +21,7 @@ class EigenBackend : public CpuOps {
   [[nodiscard]] std::string name() const override { return "eigen"; }
   [[nodiscard]] std::string description() const override {
     return "Eigen " + std::to_string(EIGEN_WORLD_VERSION) + "." + std::to_string(EIGEN_MAJOR_VERSION) + "." +
-           std::to_string(EIGEN_MINOR_VERSION) + " (" + Eigen::SimdInstructionSetsInUse() + "), own kernels " +
-           std::string(cpu::name_of(isa()));
+           std::to_string(EIGEN_MINOR_VERSION) + " (" + Eigen::SimdInstructionSetsInUse() + "), " + own_kernels();
   }
 
   [[nodiscard]] bool ends_convolutions() const override { return true; }

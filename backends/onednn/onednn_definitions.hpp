@@ -20,9 +20,7 @@ namespace tutti {
 
 TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)
     : CpuOps(std::move(o), &onednn::OneOmpThread::for_this_thread),
-      shared_(std::make_unique<onednn::Shared>(*this, shared().room)) {
-  shared().direct_by_amx = onednn::has_amx();
-}
+      shared_(std::make_unique<onednn::Shared>(*this, shared().room)) {}
 
 TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 
@@ -44,8 +42,7 @@ TUTTI_CORE_FUNCTION bool OnednnBackend::has_bf16() {
 }
 
 TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
-  return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa())) +
-         (shared_->amx ? " with AMX" : "");
+  return "oneDNN " + onednn::version() + ", " + own_kernels();
 }
 
 // oneDNN chooses kernels and the sizes of their blocks by the instruction set that it may use and by the caches. It
@@ -53,7 +50,6 @@ TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
 TUTTI_CORE_FUNCTION std::vector<BitFact> OnednnBackend::bits_depend_on() const {
   std::vector<BitFact> facts = CpuOps::bits_depend_on();
   facts.push_back({"oneDNN's instruction set", std::to_string(static_cast<unsigned>(dnnl_get_effective_cpu_isa()))});
-  facts.push_back({"tiles of AMX", shared_->amx ? "used" : "not used"});
   facts.push_back({"caches", onednn::caches()});
   return facts;
 }

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include <tutti/backends/onednn/convolution.hpp>
-#include <tutti/engine/cpu/amx.hpp>
+#include <tutti/engine/cpu/amx/registers.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 
 namespace tutti::onednn {

@@ -143,12 +143,6 @@ inline bool has_blocks_of_16() {
   return has;
 }
 
-// Returns whether oneDNN's bf16 kernels use AMX.
-inline bool has_amx() {
-  static const bool has = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
-  return has;
-}
-
 inline std::string version() {
   const dnnl_version_t* v = dnnl_version();
   return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);

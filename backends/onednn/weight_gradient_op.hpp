@@ -20,10 +20,10 @@ namespace tutti::onednn {
 //
 // If tutti has a kernel of its own for this processor, the kernel computes the weight gradients of 1x1 convolutions and
 // of convolutions with a stride: its matrix products reach 80 % of the peak, oneDNN's convolutions 50 to 70. It also
-// computes large gradients in bf16, and all of them if the processor has AMX. A large gradient is cut into parts of its
-// input channels, and with many threads also of its output channels. Each part is a task over all rows of the batch:
-// with shards, each shard would need a partial sum of megabytes, which costs more than it saves. The cut does not
-// change the order in which an element is summed.
+// computes large gradients in bf16, and all that cpu/amx leaves to it if the processor has AMX. A large gradient is cut
+// into parts of its input channels, and with many threads also of its output channels. Each part is a task over all
+// rows of the batch: with shards, each shard would need a partial sum of megabytes, which costs more than it saves. The
+// cut does not change the order in which an element is summed.
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;

@@ -41,7 +41,7 @@ says "^\[step 3\] expected MPI_Recv to succeed, got MPI_ERR_TRUNCATE" "an error 
 says "^\[MPI\] expected one MPI session per process, got a second session" "a second session"
 
 # If a rank cannot make windows, no rank uses them, and one line says so.
-on 2 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_memfd.py" "$folder/mpi_faults" shared waits
+on 2 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_call.py" refused memfd_create "$folder/mpi_faults" shared waits
 status=$?
 if [[ $status == 77 ]]; then
   echo "SKIP: this system takes no filter of system calls"

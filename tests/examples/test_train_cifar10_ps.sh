@@ -32,7 +32,7 @@ sockets() {
 }
 sockets unwanted "ZeroMQ, 2 servers" "$launch" -n 2 -s 2 "$program" --no-shared-memory
 sockets no_memfd "ZeroMQ, 1 server (no windows: memfd_create: Operation not permitted)" \
-  "$launch" -n 2 -s 1 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_memfd.py" "$program"
+  "$launch" -n 2 -s 1 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_call.py" refused memfd_create "$program"
 # Windows must not use /dev/shm.
 if unshare -m mount -t tmpfs none /mnt 2>/dev/null; then
   # shellcheck disable=SC2016  # the inner shell expands it

@@ -147,7 +147,8 @@ class HostWindow {
     const bool advised = ::madvise(data_, bytes_, populate_write) == 0;
     // Emulators of Linux accept any advice, and do nothing.
     if (advised && ::fstat(fd_.get(), &s) == 0 && is_allocated(s)) return true;
-    if (!advised && errno != EINVAL) {
+    // Older systems do not have this advice, and a filter of system calls may refuse the call.
+    if (!advised && errno != EINVAL && errno != EPERM && errno != ENOSYS) {
       no("memory for " + std::to_string(bytes_ >> 20) + " MiB", errno, why);
       return false;
     }

@@ -60,6 +60,10 @@ class CpuOps : public HostBackend {
   TUTTI_CORE_FUNCTION void piece_to_integers(const ToIntegers& c) override;
 
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
+  // Returns the instruction set of tutti's own kernels, for description().
+  [[nodiscard]] std::string own_kernels() const {
+    return "own kernels " + std::string(cpu::name_of(isa())) + (shared_.amx ? " with AMX" : "");
+  }
   // Returns whether Winograd's algorithm computes this op; for `tune`, whether it was chosen.
   [[nodiscard]] TUTTI_CORE_FUNCTION bool is_by_winograd(const Op& op, const NodeDesc& desc) const;
 

@@ -15,6 +15,7 @@
 
 #include <tutti/core/span.hpp>
 #include <tutti/engine/cpu/activation_ops.hpp>
+#include <tutti/engine/cpu/amx/convolution_ops.hpp>
 #include <tutti/engine/cpu/channels/channel_ops.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/elementwise_ops.hpp>
@@ -74,7 +75,7 @@ TUTTI_CORE_FUNCTION bool CpuOps::is_by_winograd(const Op& op, const NodeDesc& de
   if (!problem || !cpu::winograd::has_code(shared_.isa, *problem)) return false;
   if (tuner_) return tuner_->chosen(op, *problem) == cpu::ConvolutionAlgorithm::winograd;
   // Winograd's products are in f32. With AMX, those of direct convolutions in bf16 are several times as fast.
-  if (convolution_ == cpu::ConvolutionAlgorithm::automatic && problem->bf16 && shared_.direct_by_amx) return false;
+  if (convolution_ == cpu::ConvolutionAlgorithm::automatic && problem->bf16 && shared_.amx) return false;
   return cpu::winograd::uses(convolution_, shared_.isa, *problem) && !is_by_pairs(op, desc);
 }
 
@@ -91,6 +92,8 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::convolution_kernel(const Op&
     return Own::make(op, shared_, desc);
   }
   const auto sums = [&](const NodeDesc& d) {
+    using Tiles = KernelTable<cpu::amx::Conv2d, cpu::amx::Conv2dBackwardData, cpu::amx::Conv2dBackwardWeights>;
+    if (shared_.amx && cpu::amx::computes(op, d)) return Tiles::make(op, shared_, d);
     using Own = KernelTable<cpu::pairs::Conv2d, cpu::pairs::Conv2dBackwardData, cpu::pairs::Conv2dBackwardWeights>;
     return is_by_pairs(op, d) ? Own::make(op, shared_, d) : direct(d);
   };
@@ -208,6 +211,7 @@ TUTTI_CORE_FUNCTION std::vector<BitFact> CpuOps::bits_depend_on() const {
   if (::confstr(_CS_GNU_LIBC_VERSION, text.data(), text.size()) > 0) facts.push_back({"C library", text.data()});
 #endif
 #if defined(__x86_64__)
+  facts.push_back({"tiles of AMX", shared_.amx ? "used" : "not used"});
   facts.push_back({"fused products", __builtin_cpu_supports("fma") ? "yes" : "no"});
 #endif
   return facts;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/core/isa.hpp>
+#include <tutti/engine/cpu/amx/registers.hpp>
 #include <tutti/tensor/memory.hpp>
 
 // Data that tutti's own kernels of one backend share.
@@ -57,7 +58,7 @@ class WorkerRoom {
 
 struct Shared {
   Isa isa = detect_isa();
-  bool direct_by_amx = false;  // the backend computes direct convolutions in bf16 with AMX
+  bool amx = detect_amx();  // whether kernels may use the tiles of AMX
   ChannelFactors factors;
   WorkerRoom room;
   bool reuses_weights = false;  // Backend::reuse_weights

@@ -9,7 +9,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
-#include <tutti/engine/cpu/amx.hpp>
+#include <tutti/engine/cpu/amx/registers.hpp>
 #include <tutti/engine/cpu/simd.hpp>
 #include <tutti/graph/ops.hpp>
 
@@ -173,30 +173,30 @@ TUTTI_INLINE void gradient_tiles(const float* outputs, const float* inputs, std:
   constexpr std::int64_t bytes = 64, tile = amx::side * amx::side;
   const std::int64_t row = step * 4, below = amx::side * step;
   if (add) {
-    amx::load<0>(dw, row);
-    if constexpr (N == 2) amx::load<1>(dw + amx::side, row);
-    if constexpr (M == 2) amx::load<2>(dw + below, row);
-    if constexpr (M == 2 && N == 2) amx::load<3>(dw + below + amx::side, row);
+    amx::load_tile<0>(dw, row);
+    if constexpr (N == 2) amx::load_tile<1>(dw + amx::side, row);
+    if constexpr (M == 2) amx::load_tile<2>(dw + below, row);
+    if constexpr (M == 2 && N == 2) amx::load_tile<3>(dw + below + amx::side, row);
   } else {
-    amx::zero<0>();
-    amx::zero<1>();
-    amx::zero<2>();
-    amx::zero<3>();
+    amx::zero_tile<0>();
+    amx::zero_tile<1>();
+    amx::zero_tile<2>();
+    amx::zero_tile<3>();
   }
   for (std::int64_t k = 0; k < n; ++k, outputs += tile, inputs += tile) {
-    amx::load<4>(outputs, bytes);
-    amx::load<6>(inputs, bytes);
-    if constexpr (N == 2) amx::load<7>(inputs + column_floats, bytes);
-    if constexpr (M == 2) amx::load<5>(outputs + column_floats, bytes);
-    amx::multiply_add<0, 4, 6>();
-    if constexpr (N == 2) amx::multiply_add<1, 4, 7>();
-    if constexpr (M == 2) amx::multiply_add<2, 5, 6>();
-    if constexpr (M == 2 && N == 2) amx::multiply_add<3, 5, 7>();
+    amx::load_tile<4>(outputs, bytes);
+    amx::load_tile<6>(inputs, bytes);
+    if constexpr (N == 2) amx::load_tile<7>(inputs + column_floats, bytes);
+    if constexpr (M == 2) amx::load_tile<5>(outputs + column_floats, bytes);
+    amx::multiply_tiles<0, 4, 6>();
+    if constexpr (N == 2) amx::multiply_tiles<1, 4, 7>();
+    if constexpr (M == 2) amx::multiply_tiles<2, 5, 6>();
+    if constexpr (M == 2 && N == 2) amx::multiply_tiles<3, 5, 7>();
   }
-  amx::store<0>(dw, row);
-  if constexpr (N == 2) amx::store<1>(dw + amx::side, row);
-  if constexpr (M == 2) amx::store<2>(dw + below, row);
-  if constexpr (M == 2 && N == 2) amx::store<3>(dw + below + amx::side, row);
+  amx::store_tile<0>(dw, row);
+  if constexpr (N == 2) amx::store_tile<1>(dw + amx::side, row);
+  if constexpr (M == 2) amx::store_tile<2>(dw + below, row);
+  if constexpr (M == 2 && N == 2) amx::store_tile<3>(dw + below + amx::side, row);
 }
 #endif
 

@@ -37,11 +37,15 @@ namespace tutti::cpu {
 #endif
 }
 
-#ifdef TUTTI_HAS_AMX
-
 namespace amx {
 
 inline constexpr std::int64_t side = 16;  // rows of a tile, and floats or pairs of bf16 in a row
+
+}  // namespace amx
+
+#ifdef TUTTI_HAS_AMX
+
+namespace amx {
 
 // While it lives, this thread's tile registers 0 to 7 are full tiles. It releases them at the end, because a switch of
 // threads saves registers in use.
@@ -62,20 +66,20 @@ class Tiles {
 
 // Registers 0 to 3 are sums [m][n], 4 and 5 are factors [m][pairs], 6 and 7 factors [pairs][n].
 template <int R>
-TUTTI_INLINE void zero() {
+TUTTI_INLINE void zero_tile() {
   asm volatile("tilezero %%tmm%c0" : : "i"(R));
 }
 // bytes: from a row to the next.
 template <int R>
-TUTTI_INLINE void load(const float* from, std::int64_t bytes) {
+TUTTI_INLINE void load_tile(const float* from, std::int64_t bytes) {
   asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(R), "r"(from), "r"(bytes) : "memory");
 }
 template <int R>
-TUTTI_INLINE void store(float* to, std::int64_t bytes) {
+TUTTI_INLINE void store_tile(float* to, std::int64_t bytes) {
   asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(R), "r"(to), "r"(bytes) : "memory");
 }
 template <int Sum, int A, int B>
-TUTTI_INLINE void multiply_add() {
+TUTTI_INLINE void multiply_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sum), "i"(A), "i"(B));
 }
 
