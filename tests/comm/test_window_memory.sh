@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # fast
-# Tests that the memory of host windows is allocated at once, although madvise() is refused or does nothing.
+# Tests that the memory of host windows is allocated at once, although madvise() is refused or has no effect.
 set -uo pipefail
 program=${TUTTI_BUILD_DIR:?}/tests/comm/test_host_window
 [[ -x $program ]] || { echo "SKIP: no $program" && exit 77; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """without_call.py refused|ignored CALL COMMAND...: runs the command with a filter of system calls. CALL, memfd_create or
-madvise, is refused with EPERM, as in some containers; or ignored: it returns 0 and does nothing, as in emulators of Linux.
+madvise, is refused with EPERM, as in some containers; or ignored: it returns 0 without an effect, as in emulators of Linux.
 Ends with 77 if this system takes no filter."""
 import ctypes
 import os

@@ -173,7 +173,7 @@ void multiply(Tiles t, const amx::Layout& l, const amx::Products& p) {
 
 }  // namespace
 
-TEST_CASE("convolutions and gradients of their inputs are sums of products, and read nothing else") {
+TEST_CASE("convolutions and gradients of their inputs are sums of products, and only operands are read") {
   for (const Case& c : cases)
     for (const bool gradient : {false, true}) {
       const Shape in = gradient ? c.y() : c.x(), out = gradient ? c.x() : c.y();
