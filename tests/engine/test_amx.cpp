@@ -72,6 +72,7 @@ class Guarded {
     REQUIRE(at != MAP_FAILED);
     base_ = static_cast<std::byte*>(at);
     REQUIRE(::mprotect(base_ + bytes_, page, PROT_NONE) == 0);
+    std::memset(base_, 0xFF, bytes_);  // NaN
     data_ = reinterpret_cast<T*>(base_ + bytes_) - n;
   }
   Guarded(const Guarded&) = delete;
