@@ -109,6 +109,7 @@ struct Case {
   op::Window window;
 
   [[nodiscard]] Shape x() const { return {rows, channels, h, w}; }
+  [[nodiscard]] std::int64_t weights() const { return outputs * channels * window.kernel_h * window.kernel_w; }
   [[nodiscard]] Shape y() const { return {rows, outputs, window.out_h(h), window.out_w(w)}; }
   [[nodiscard]] std::string name() const {
     return to_string(x()) + " -> " + to_string(y()) + ", window " + std::to_string(window.kernel_h) + "x" +
@@ -181,12 +182,12 @@ TEST_CASE("convolutions and gradients of their inputs are sums of products, and 
       const amx::Layout l(c.window, in, out, gradient);
       Guarded<bf16> x(in.numel());
       fill(x.data(), in.numel(), 1);
-      std::vector<float> w(static_cast<std::size_t>(c.outputs * c.channels * c.window.kernel_h * c.window.kernel_w));
+      Guarded<float> w(c.weights());
       Rng rng(2, Purpose::init);
-      for (float& v : w) v = static_cast<float>(bf16(rng.uniform() - 0.5F));
+      for (std::int64_t i = 0; i < c.weights(); ++i) w[i] = static_cast<float>(bf16(rng.uniform() - 0.5F));
       std::vector<double> expected(static_cast<std::size_t>(out.numel()));
       products_of(c, [&](std::int64_t at_y, std::int64_t at_x, std::int64_t at_w) {
-        const double weight = static_cast<double>(w[static_cast<std::size_t>(at_w)]);
+        const double weight = static_cast<double>(w[at_w]);
         expected[static_cast<std::size_t>(gradient ? at_x : at_y)] +=
             weight * static_cast<double>(x[gradient ? at_y : at_x]);
       });
@@ -218,10 +219,10 @@ TEST_CASE("parts of a convolution have the bits of the whole, and the end is add
     Guarded<bf16> x(c.x().numel()), residual(c.y().numel());
     fill(x.data(), c.x().numel(), 3);
     fill(residual.data(), c.y().numel(), 4);
-    std::vector<float> w(static_cast<std::size_t>(c.outputs * c.channels * c.window.kernel_h * c.window.kernel_w));
+    Guarded<float> w(c.weights());
     Guarded<float> bias(c.outputs);
     Rng rng(5, Purpose::init);
-    for (float& v : w) v = rng.uniform() - 0.5F;
+    for (std::int64_t i = 0; i < c.weights(); ++i) w[i] = rng.uniform() - 0.5F;
     for (std::int64_t k = 0; k < c.outputs; ++k) bias[k] = rng.uniform();
     for (const Tiles t : kinds()) {
       Room<std::uint32_t> packed(l.weight_words());
@@ -274,8 +275,7 @@ TEST_CASE("weight gradients are sums of products, for images at once or one afte
     Guarded<bf16> x(c.x().numel()), dy(c.y().numel());
     fill(x.data(), c.x().numel(), 6);
     fill(dy.data(), c.y().numel(), 7);
-    const std::int64_t weights = c.outputs * c.channels * c.window.kernel_h * c.window.kernel_w;
-    std::vector<double> expected(static_cast<std::size_t>(weights));
+    std::vector<double> expected(static_cast<std::size_t>(c.weights()));
     products_of(c, [&](std::int64_t at_y, std::int64_t at_x, std::int64_t at_w) {
       expected[static_cast<std::size_t>(at_w)] += static_cast<double>(dy[at_y]) * static_cast<double>(x[at_x]);
     });
@@ -292,7 +292,7 @@ TEST_CASE("weight gradients are sums of products, for images at once or one afte
                                 room.data()};
           t == Tiles::memory ? amx::detail::gradient_body<Isa::baseline, MemoryTiles>(g, p) : amx::add_gradient(g, p);
         }
-        std::vector<float> dw(static_cast<std::size_t>(weights), -1.0F);
+        std::vector<float> dw(static_cast<std::size_t>(c.weights()), -1.0F);
         for (std::int64_t r = 0; r < g.rows; r += 2)
           amx::write_gradient(g, static_cast<const float*>(tiles.data()) + r / 2 * g.row_floats(), r, dw.data());
         return dw;
