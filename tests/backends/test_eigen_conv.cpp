@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -173,14 +174,30 @@ void check(EigenBackend& b, const Case& k, DType t) {
   }
 }
 
-// Uses Eigen's own loops instead of Winograd's algorithm.
-const CpuOptions direct{.threads = 1, .convolution = cpu::ConvolutionAlgorithm::direct};
+// Uses Eigen's own loops instead of Winograd's algorithm, and of the tiles of AMX, which TUTTI_ISA switches off.
+class OwnLoops {
+ public:
+  OwnLoops() : backend_({.threads = 1, .convolution = cpu::ConvolutionAlgorithm::direct}) {}
+  OwnLoops(const OwnLoops&) = delete;
+  OwnLoops& operator=(const OwnLoops&) = delete;
+  ~OwnLoops() {
+    if (unset_) ::unsetenv("TUTTI_ISA");
+  }
+  EigenBackend& operator*() { return backend_; }
+
+ private:
+  // 0: it does not replace a value.
+  bool unset_ = std::getenv("TUTTI_ISA") == nullptr &&
+                ::setenv("TUTTI_ISA", std::string(cpu::name_of(cpu::detect_isa())).c_str(), 0) == 0;
+  EigenBackend backend_;
+};
 constexpr DType types[] = {DType::f32, DType::bf16};
 
 }  // namespace
 
 TEST_CASE("eigen convolutions agree with the reference on odd shapes") {
-  EigenBackend b(direct);
+  OwnLoops loops;
+  EigenBackend& b = *loops;
   std::int64_t turn = 0;
   for (DType t : types)
     for (std::int64_t channels : {1, 3, 5, 16, 17, 33})
@@ -195,7 +212,8 @@ TEST_CASE("eigen convolutions agree with the reference on odd shapes") {
 }
 
 TEST_CASE("eigen convolutions agree with the reference if rows, channels and weights are divided into parts") {
-  EigenBackend b(direct);
+  OwnLoops loops;
+  EigenBackend& b = *loops;
   for (DType t : types) {
     check(b, {3, 16, 32, 32, 16, {3, 3, 1, 1}}, t);  // several bands of rows
     check(b, {2, 40, 30, 30, 20, {3, 3, 2, 1}}, t);  // with a stride
