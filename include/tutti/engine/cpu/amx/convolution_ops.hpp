@@ -101,12 +101,11 @@ class Convolution : public Kernel, public TakesEnd {
     p.to = static_cast<bf16*>(c.out[0].data) + before;
     if (p.residual != nullptr) p.residual = static_cast<const bf16*>(c.in[3].data) + before;
   }
-  [[nodiscard]] bool needs_copy(std::int64_t rows) const { return l_.way != Way::direct || rows * l_.h * l_.w < side; }
 
   void run_rows(const Call& c) const {
     const std::int64_t rows = c.in[0].shape[0];
     Products p = products(c);
-    if (!needs_copy(rows)) {
+    if (l_.reads_images(rows)) {
       p.from = input(c, 0);
       p.images = rows;
       return multiply(l_, p);
@@ -137,7 +136,7 @@ class Convolution : public Kernel, public TakesEnd {
       multiply(l_, p);
     }
   }
-  // Where there are fewer images than threads, a task computes some panels of all images, if there are more weights
+  // If there are fewer images than threads, a task computes some panels of all images, if there are more weights
   // than inputs, so that each weight is read by one task; otherwise some lines of an image.
   [[nodiscard]] bool by_panels() const {
     return 2 * l_.weight_words() > rows_ * l_.h * l_.w * l_.channels && l_.panels >= parts_;
@@ -157,7 +156,7 @@ class Convolution : public Kernel, public TakesEnd {
     p.end_line = b.end;
     start_at(p, c, b.image);
     p.from = input(c, b.image);
-    if (needs_copy(1) || (b.end - b.first) * l_.w < side) {
+    if (!l_.reads_images(1) || (b.end - b.first) * l_.w < side) {
       const Layout::Lines lines = l_.lines_for(b.first, b.end);
       copy_image(l_, input(c, b.image), lines.first, lines.end, room);
       p.from = room;

@@ -19,7 +19,7 @@ inline constexpr std::int64_t depth = 32;  // inputs of a tile
 inline constexpr std::int64_t block = 32;  // pixels, and outputs, of four tiles that are summed at once
 inline constexpr std::int64_t tile_words = side * side;
 
-// Where the tiles of inputs are read.
+// The memory from which tiles of inputs are read.
 //   direct   in the images themselves: windows of 1x1 without padding, if the stride is 1 or it is the gradient
 //   flat     in a copy with zeros around each image, whose pixels have whole blocks of inputs. The pixels of several
 //            lines are one sequence: sums at the ends of lines are not stored. A stride divides the copy into images of
@@ -74,6 +74,11 @@ struct Layout {
     if (way == Way::direct) return h * w * channels;
     // A multiple of a cache line, because tiles whose rows lie in two lines are read several times as slowly.
     return (copies_h * copies_w * lines * columns * pixel + (block + 1) * step * pixel + 2 * depth - 1) / depth * depth;
+  }
+  // Whether tiles read these images themselves. A tile has 16 pixels of a sequence: of all images, or of one if the
+  // outputs of an image have several phases.
+  [[nodiscard]] bool reads_images(std::int64_t images) const {
+    return way == Way::direct && (output_step == 1 ? images : 1) * h * w >= side;
   }
   // The lines of the copy that the outputs' lines first <= line < end read.
   struct Lines {

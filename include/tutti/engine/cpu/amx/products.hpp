@@ -27,7 +27,7 @@ namespace tutti::cpu::amx {
 
 // Some outputs of some images.
 struct Products {
-  // Copies of the images, image_elements() apart. With Way::direct the images, if they have 16 pixels or more.
+  // Copies of the images, image_elements() apart; the images, if reads_images().
   const bf16* from = nullptr;
   std::int64_t images = 0;
   const std::uint32_t* weights = nullptr;  // all of them
